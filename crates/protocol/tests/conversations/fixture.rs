@@ -94,11 +94,12 @@ struct Player {
 
 #[derive(Debug)]
 pub(crate) struct Fixture {
+    plan: EraPlan,
     pub(crate) now: Moment,
     pub(crate) backend: Multiplexer,
     pub(crate) session_limits: session::Limits,
     pub(crate) link_wanted: bool,
-    pub(crate) replacement_wanted: bool,
+    pub(crate) replacement_wanted: Option<&'static str>,
     pub(crate) server_reads: bool,
     players: BTreeMap<String, Player>,
     keys: BTreeMap<SessionKey, String>,
@@ -118,13 +119,15 @@ impl Fixture {
         era: Era,
     ) -> Self {
         let mut backend = Multiplexer::new(limits, client_hello);
-        backend.plan_eras(EraPlan::Only(era));
+        let plan = EraPlan::Only(era);
+        backend.plan_eras(plan);
         Self {
+            plan,
             now: Moment::START,
             backend,
             session_limits,
             link_wanted: false,
-            replacement_wanted: false,
+            replacement_wanted: None,
             server_reads: true,
             players: BTreeMap::new(),
             keys: BTreeMap::new(),
@@ -361,7 +364,9 @@ impl Fixture {
                 Some(at) if at > self.now && at < second => at,
                 Some(_) | None => second,
             };
-            self.backend.handle_deadline(self.now);
+            if self.backend.next_deadline().is_some_and(|at| at <= self.now) {
+                self.backend.handle_deadline(self.now);
+            }
             for player in self.players.values_mut() {
                 if let Some(session) = &mut player.session {
                     session.handle_tick(self.now);
@@ -394,7 +399,7 @@ impl Fixture {
                         }
                     }
                     multiplexer::Output::WantLink => self.link_wanted = true,
-                    multiplexer::Output::Replace { .. } => self.replacement_wanted = true,
+                    multiplexer::Output::Replace { why } => self.replacement_wanted = Some(why),
                     multiplexer::Output::Shown(_) | multiplexer::Output::Noise { .. } => {}
                 }
             }
@@ -437,9 +442,20 @@ impl Fixture {
                 }
             }
             if quiet {
-                return;
+                return self.check_books();
             }
         }
+    }
+
+    /// Checks what holds whenever there is nothing to do.
+    fn check_books(&self) {
+        let waits = self.backend.outgoing_bytes() > 0;
+        assert_eq!(waits, self.backend.has_outgoing(), "bytes that wait are counted");
+        assert!(
+            !waits || !self.server_reads,
+            "a server that reads has read everything"
+        );
+        assert_eq!(self.backend.eras_planned(), self.plan, "the plan stays");
     }
 
     /// Looks whether there is something to read on a connection.

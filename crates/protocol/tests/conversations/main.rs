@@ -32,6 +32,22 @@ macro_rules! conversations {
 }
 
 conversations! {
+    sampling_with_tools_needs_a_client_that_declared_them,
+    newer_client_gets_the_servers_version,
+    withdrawn_question_of_a_task_is_not_shown,
+    task_of_another_principal_is_not_watched,
+    log_line_of_the_only_call_that_is_not_suspended,
+    log_line_after_a_cancelled_call_goes_to_its_session,
+    level_that_may_not_have_reached_the_server_is_sent_again,
+    broken_listen_is_opened_again_over_posts,
+    withdrawal_of_an_unknown_question_is_a_stray,
+    server_that_is_reached_by_posts_suits_everyone,
+    server_is_kept_for_a_task_that_goes_on,
+    server_belongs_to_the_principal_that_was_asked,
+    returned_poll_of_a_task_is_repeated,
+    request_lost_between_two_rounds_fails,
+    notification_of_a_client_needs_a_server,
+    denied_tools_are_left_out_of_lists_and_counts,
     answer_in_another_exchange_is_dropped,
     answer_without_room_is_a_refusal,
     as_many_questions_as_sessions_are_refused,

@@ -30,7 +30,13 @@ impl Fixture {
             None if how == "returned" => self.backend.handle_returned(self.now, WireId(id)),
             None if how == "forgotten" => self.backend.handle_forgotten(self.now, WireId(id)),
             None if how == "begun" => self.backend.handle_begun(WireId(id)),
-            _ => return Err("begun, lost, returned or forgotten".into()),
+            None if how == "unanswered" || how == "answered" => {
+                let found = self.backend.is_unanswered(WireId(id));
+                if found != (how == "unanswered") {
+                    return Err(format!("it is unanswered: {found}"));
+                }
+            }
+            _ => return Err("begun, lost, returned, forgotten, answered or unanswered".into()),
         }
         self.settle();
         Ok(())

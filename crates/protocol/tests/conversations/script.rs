@@ -29,7 +29,8 @@
 //! server stops reading / server reads
 //! time +5s
 //! server> half a line                                   bytes that are no line yet
-//! link up / link down "exit status 3" / unavailable "why" / link wanted / replacement wanted
+//! link up / link down "exit status 3" / unavailable "why" / link wanted
+//! replacement wanted / replacement wanted "why"         the server is to be replaced, for this reason
 //! server is retired                                     as when a reload takes it away
 //! server by posts                                       instead of a pipe: each request has its own exchange
 //! server in #w> elicitation/create #9 {…}               what comes in the exchange of a request
@@ -37,12 +38,23 @@
 //! post #w lost "why" / post #w returned                 how an exchange ends without an answer
 //! server forgets / outage                               it knows our session no more / it cannot be reached
 //! waiting 1 / open 2 / questions 0 / abandoned 0        what the multiplexer still has
+//! counted strays=1 timeouts=2                           all that it has counted; `counted nothing`
+//! suits ann / suits not bob / suits anyone              whether a principal should use this server
+//! tool x is known / tool x is unknown                   what is known of a server's tools
+//! tools denied x*                                       tools that clients neither see nor call
+//! shown 2 / shown unknown                               the tools that clients see
+//! listening 1                                           our own listens at a modern server
+//! tasks go on / no task goes on                         whether the server is kept for a task
+//! post #w unanswered / post #w answered                 whether an answer is still missing
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::backend_face::legacy::ClientHello;
+use protocol::exchange::Principal;
 use protocol::session::Accepts;
+use protocol::tool_policy::{Glob, ToolPolicy};
 use protocol::version::Era;
 use protocol::{multiplexer, session};
 use serde_json::{Value, json};
@@ -145,6 +157,9 @@ impl Script {
             "client" => return self.client(rest),
             "server<" => return self.server_receives(rest),
             "waiting" | "open" | "questions" | "abandoned" => return self.has(first, rest),
+            "counted" => return self.counted(rest),
+            "suits" => return self.suits(rest),
+            "shown" | "listening" => return self.has(first, rest),
             _ => {}
         }
         if line == "link wanted" {
@@ -153,12 +168,40 @@ impl Script {
                 .then_some(())
                 .ok_or_else(|| "nobody wants a link".into());
         }
-        if line == "replacement wanted" {
-            return std::mem::take(&mut self.fixture().replacement_wanted)
+        if let Some(expected) = line.strip_prefix("replacement wanted") {
+            let why = self.fixture().replacement_wanted.take();
+            let why = why.ok_or("nobody wants the server replaced")?;
+            let expected = expected.trim().trim_matches('"');
+            return (expected.is_empty() || expected == why)
                 .then_some(())
-                .ok_or_else(|| "nobody wants the server replaced".into());
+                .ok_or_else(|| format!("it is to be replaced because of {why}"));
+        }
+        if let Some((name, known)) = line
+            .strip_prefix("tool ")
+            .and_then(|rest| rest.split_once(" is "))
+        {
+            let found = self.fixture().backend.tool(name).is_some();
+            return (found == (known == "known"))
+                .then_some(())
+                .ok_or_else(|| format!("the tool is known: {found}"));
+        }
+        if let "tasks go on" | "no task goes on" = line {
+            let fixture = self.fixture();
+            let found = fixture.backend.has_live_tasks(fixture.now);
+            return (found == (line == "tasks go on"))
+                .then_some(())
+                .ok_or_else(|| format!("a task goes on: {found}"));
         }
         self.all_received()?;
+        if let Some(pattern) = line.strip_prefix("tools denied ") {
+            let denied = Glob::parse(pattern).ok_or("tools denied PATTERN")?;
+            let policy = ToolPolicy {
+                deny: vec![denied],
+                ..ToolPolicy::default()
+            };
+            self.fixture().backend.show_tools(Arc::new(policy));
+            return Ok(());
+        }
         if line == "arguments are mirrored" {
             self.fixture().backend.mirror_arguments();
             return Ok(());
@@ -285,17 +328,64 @@ impl Script {
     fn has(&mut self, what: &str, count: &str) -> Result<(), String> {
         let backend = &self.fixture().backend;
         let found = match what {
-            "waiting" => backend.waiting_calls(),
-            "open" => backend.open_calls(),
-            "abandoned" => backend.abandoned().0,
-            _ => backend.open_questions(),
+            "waiting" => Some(backend.waiting_calls()),
+            "open" => Some(backend.open_calls()),
+            "abandoned" => Some(backend.abandoned().0),
+            "shown" => backend.number_of_shown_tools(),
+            "listening" => Some(backend.listens()),
+            _ => Some(backend.open_questions()),
         };
-        if found.to_string() == count {
+        let found = found.map_or_else(|| "unknown".to_owned(), |count| count.to_string());
+        if found == count {
             Ok(())
         } else {
             self.replacement = Some(format!("{what} {found}"));
             Err(format!("there are {found}"))
         }
+    }
+
+    /// Compares all counters: what is not named must be zero.
+    fn counted(&mut self, expected: &str) -> Result<(), String> {
+        let counters = self.fixture().backend.counters();
+        let named = [
+            ("noise", counters.noise),
+            ("strays", counters.strays),
+            ("unattributed", counters.unattributed),
+            ("questions_refused", counters.questions_refused),
+            ("overloads", counters.overloads),
+            ("timeouts", counters.timeouts),
+        ];
+        let found: Vec<String> = named
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{name}={count}"))
+            .collect();
+        let found = if found.is_empty() {
+            "nothing".into()
+        } else {
+            found.join(" ")
+        };
+        if found == expected {
+            Ok(())
+        } else {
+            self.replacement = Some(format!("counted {found}"));
+            Err(format!("counted {found}"))
+        }
+    }
+
+    fn suits(&mut self, principal: &str) -> Result<(), String> {
+        let (name, expected) = match principal.strip_prefix("not ") {
+            Some(name) => (name, false),
+            None => (principal, true),
+        };
+        let backend = &self.fixture().backend;
+        let found = match name {
+            "anyone" => !backend.is_owned(),
+            name => backend.suits(&Principal::named(name)),
+        };
+        (found == expected)
+            .then_some(())
+            .ok_or_else(|| format!("suits {name}: {found}"))
     }
 
     fn client(&mut self, rest: &str) -> Result<(), String> {
@@ -553,7 +643,7 @@ impl Script {
         if let Some(line) = fixture.server_mail.front() {
             return Err(format!("the server heard what nobody expected: {line}"));
         }
-        if fixture.replacement_wanted {
+        if fixture.replacement_wanted.is_some() {
             return Err("nobody expected that the server is to be replaced".into());
         }
         for ((name, label), mail) in &fixture.client_mail {
