@@ -600,4 +600,36 @@ mod tests {
             "the server answered with HTTP status 500: disk full"
         );
     }
+
+    #[test]
+    fn success_without_a_message_is_no_refusal() {
+        let success = reason(call().handle_outcome(status(202)));
+        let refusal = reason(call().handle_outcome(status(400)));
+        assert_ne!(success, refusal);
+        assert_eq!(reason(call().handle_outcome(status(200))), success);
+        assert_eq!(reason(call().handle_outcome(status(299))), success);
+        assert_eq!(reason(call().handle_outcome(status(300))), refusal);
+        assert_eq!(reason(call().handle_outcome(status(500))), refusal);
+    }
+
+    #[test]
+    fn failures_are_counted_until_the_server_answers() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.failures(), 0);
+        backoff.handle_failure();
+        backoff.handle_failure();
+        assert_eq!(backoff.failures(), 2);
+        backoff.handle_success();
+        assert_eq!(backoff.failures(), 0);
+    }
+
+    #[test]
+    fn call_of_an_idempotent_tool_is_sent_again() {
+        let mut harmless = call();
+        harmless.handle_idempotent();
+        assert!(matches!(
+            harmless.handle_outcome(reset()),
+            RetryDecision::Again { .. }
+        ));
+    }
 }

@@ -553,3 +553,15 @@ impl Failure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_anonymous_principal_is_anonymous() {
+        assert!(Principal::anonymous().is_anonymous());
+        assert!(!Principal::named("ann").is_anonymous());
+        assert_eq!(Principal::named("ann").as_str(), "ann");
+    }
+}

@@ -561,4 +561,39 @@ mod tests {
             assert!(!call.has_valid_id(), "{id}");
         }
     }
+
+    #[test]
+    fn large_message_gets_its_id_without_being_copied() {
+        for length in [10, Written::LARGE * 2] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(length));
+            let message = Message::scan(Bytes::from(text.clone())).unwrap();
+            let written = message.with_id(b"\"seven\"");
+            assert_eq!(matches!(written, Written::Cut { .. }), length > Written::LARGE);
+            let expected = text.replace(r#""id":1"#, r#""id":"seven""#);
+            assert_eq!((written.len(), written.is_empty()), (expected.len(), false));
+            assert_eq!(written.beginning(30), &expected.as_bytes()[..30]);
+            assert_eq!(written.beginning(expected.len() * 2), expected.as_bytes());
+            assert_eq!(written.into_bytes(), expected.as_bytes());
+        }
+        assert!(Written::Whole(Bytes::new()).is_empty());
+        // A message that spans lines is copied, since the breaks must go.
+        let text = format!(
+            "{{\"jsonrpc\":\"2.0\",\n\"id\":1,\"result\":\"{}\"}}",
+            "x".repeat(Written::LARGE)
+        );
+        let written = Message::scan(Bytes::from(text)).unwrap().with_id(b"2");
+        assert!(matches!(&written, Written::Whole(bytes) if !bytes.contains(&b'\n')));
+    }
+
+    #[test]
+    fn parts_around_a_member_need_both() {
+        let message = Message::scan(Bytes::from_static(
+            br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","a":1}}"#,
+        ))
+        .unwrap();
+        let (before, after) = message.around(Member::Params, Member::Name).unwrap();
+        assert_eq!((before, after), (&br#"{"name":"#[..], &br#","a":1}"#[..]));
+        assert_eq!(message.around(Member::Params, Member::Uri), None);
+        assert_eq!(message.around(Member::Result, Member::Name), None);
+    }
 }

@@ -706,4 +706,26 @@ mod tests {
         });
         assert_eq!(known.first(Era::Modern), Era::Modern);
     }
+
+    #[test]
+    fn first_message_is_awaited_until_it_is_answered() {
+        let mut negotiation = first(Era::Legacy);
+        assert!(!negotiation.is_open() && !negotiation.is_answered());
+        send(&mut negotiation, NOW, Era::Legacy);
+        assert!(negotiation.is_open() && !negotiation.is_answered());
+        negotiation.handle_success(Era::Legacy);
+        assert!(!negotiation.is_open() && negotiation.is_answered());
+        assert_eq!(negotiation.plan(), EraPlan::First(Era::Legacy));
+        negotiation.set_plan(EraPlan::Only(Era::Modern));
+        assert_eq!(negotiation.plan(), EraPlan::Only(Era::Modern));
+    }
+
+    #[test]
+    fn only_an_answer_to_discover_refuses_an_era() {
+        let refused = || Failure::TooLarge { length: 9, limit: 1 };
+        let lost = || Failure::SessionEnded;
+        assert!(HandshakeRefusal::by_failure(Era::Modern, refused()).is_ok());
+        assert!(HandshakeRefusal::by_failure(Era::Modern, lost()).is_err());
+        assert!(HandshakeRefusal::by_failure(Era::Legacy, refused()).is_err());
+    }
 }

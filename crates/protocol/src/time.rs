@@ -39,3 +39,29 @@ pub fn earliest(a: Option<Moment>, b: Option<Moment>) -> Option<Moment> {
         (one, None) | (None, one) => one,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn span_after_a_moment_is_the_time_since_it() {
+        let later = Moment::START.after(SECOND);
+        assert_eq!(later, Moment::since_start(SECOND));
+        assert_eq!(later.elapsed(), SECOND);
+        assert_eq!(later.since(Moment::START), SECOND);
+        assert_eq!(Moment::START.since(later), Duration::ZERO);
+    }
+
+    #[test]
+    fn never_is_later_than_any_moment() {
+        let (first, second) = (Moment::since_start(SECOND), Moment::since_start(SECOND * 2));
+        assert_eq!(earliest(Some(first), Some(second)), Some(first));
+        assert_eq!(earliest(Some(second), Some(first)), Some(first));
+        assert_eq!(earliest(Some(second), None), Some(second));
+        assert_eq!(earliest(None, Some(second)), Some(second));
+        assert_eq!(earliest(None, None), None);
+    }
+}

@@ -420,4 +420,48 @@ mod tests {
             .filter(|output| matches!(output, Output::Ended(record) if record.ending == Ending::Result));
         assert_eq!(recorded.count(), 1);
     }
+
+    fn reply(text: &str) -> Tell {
+        Tell::Reply {
+            session: SESSION,
+            call: CallKey(1),
+            message: Message::own(text.into()),
+            era: Era::Modern,
+        }
+    }
+
+    #[test]
+    fn modern_request_is_over_when_its_answer_was_taken() {
+        let mut modern_request = modern_request();
+        assert!(!modern_request.is_over());
+        modern_request.handle_tell(
+            Moment::START,
+            reply(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#),
+        );
+        assert!(!modern_request.is_over());
+        assert!(matches!(
+            modern_request.poll_answer(Moment::START),
+            Answer::Complete { .. }
+        ));
+        assert!(modern_request.is_over() && !modern_request.is_parked());
+        assert_eq!(modern_request.answer_status(), 200);
+    }
+
+    #[test]
+    fn method_that_the_server_lacks_is_not_found_unless_the_answer_is_an_event() {
+        let missing = r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32601,"message":"?"}}"#;
+        let mut answered = modern_request();
+        answered.handle_tell(Moment::START, reply(missing));
+        assert!(matches!(
+            answered.poll_answer(Moment::START),
+            Answer::Complete { .. }
+        ));
+        assert_eq!(answered.answer_status(), 404);
+        let mut streamed = modern_request();
+        report_progress(&mut streamed, "half");
+        assert!(matches!(streamed.poll_answer(Moment::START), Answer::Stream));
+        streamed.handle_tell(Moment::START, reply(missing));
+        assert_eq!(streamed.read(Moment::START, &mut BytesMut::new()), Reading::Ended);
+        assert_eq!(streamed.answer_status(), 200);
+    }
 }

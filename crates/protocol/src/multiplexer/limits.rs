@@ -177,3 +177,52 @@ impl Counters {
         self.timeouts += other.timeouts;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_of_two_instances_add_up() {
+        let first = Counters {
+            noise: 1,
+            strays: 2,
+            unattributed: 3,
+            questions_refused: 4,
+            overloads: 5,
+            timeouts: 6,
+        };
+        let mut sum = first;
+        sum.add(&first);
+        let expected = Counters {
+            noise: 2,
+            strays: 4,
+            unattributed: 6,
+            questions_refused: 8,
+            overloads: 10,
+            timeouts: 12,
+        };
+        assert_eq!(sum, expected);
+    }
+
+    #[test]
+    fn time_of_a_call_depends_on_its_client_and_method() {
+        let limits = Limits {
+            request_timeout: Duration::from_secs(90),
+            stream_timeout: Duration::from_secs(200),
+            ..Limits::default()
+        };
+        let first = |method, reads_events, is_own| limits.first_timeout(method, reads_events, is_own);
+        assert_eq!(first(Method::ToolsCall, false, false), Duration::from_secs(90));
+        assert_eq!(first(Method::ToolsCall, true, false), Duration::from_secs(200));
+        assert_eq!(first(Method::TasksResult, true, false), Duration::from_secs(2000));
+        assert_eq!(first(Method::TasksResult, true, true), Duration::from_secs(60));
+        assert_eq!(limits.ping_timeout(), Duration::from_secs(30));
+        assert_eq!(limits.endless(), 256 << 20);
+        let large = Limits {
+            max_message_bytes: 1 << 30,
+            ..limits
+        };
+        assert_eq!(large.endless(), 4 << 30);
+    }
+}

@@ -162,7 +162,8 @@ mod tests {
 
     use super::super::{Accepted, Accepts, Limits, Session};
     use super::*;
-    use crate::exchange::{Client, Principal, SessionKey, Tell};
+    use crate::eviction::Usage;
+    use crate::exchange::{CallKey, Client, Principal, SessionKey, Tell};
     use crate::message::Message;
     use crate::time::Moment;
     use crate::version::{Era, Version};
@@ -235,5 +236,217 @@ mod tests {
         let later = Moment::START.after(Duration::from_secs(1));
         let event = format!("{}-0", reader.stream.0);
         assert_eq!(session.resume(later, &event), Err(StreamRefusal::UnknownEvent));
+    }
+
+    #[test]
+    fn reader_gets_a_large_event_alone_and_small_ones_together() {
+        let mut session = session(Limits::default());
+        let reader = session.listen_to_all(Moment::START).unwrap();
+        let large = "x".repeat(READ_AT_ONCE + 1);
+        for (id, text) in [
+            (1, large.as_str()),
+            (2, "small"),
+            (3, "smaller"),
+            (4, large.as_str()),
+        ] {
+            answer(&mut session, id, text);
+        }
+        let sizes: Vec<usize> = (0..4)
+            .map(|_| read(&mut session, reader).0.matches("data: ").count())
+            .collect();
+        assert_eq!(sizes, [1, 2, 1, 0]);
+    }
+
+    fn call(session: &mut Session, id: u32) -> CallKey {
+        let call = message(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call"}}"#));
+        match session.handle_message(Moment::START, call, Accepts::Both) {
+            Ok(Accepted::Call { call, .. }) => call,
+            other => panic!("a call is taken: {other:?}"),
+        }
+    }
+
+    fn reply(session: &mut Session, call: CallKey) {
+        let reply = Tell::Reply {
+            session: SessionKey(1),
+            call,
+            message: message(r#"{"jsonrpc":"2.0","id":9,"result":{}}"#),
+            era: Era::Legacy,
+        };
+        session.handle_tell(Moment::START, reply);
+    }
+
+    #[test]
+    fn lost_instance_fails_open_calls_and_leaves_answers_alone() {
+        let mut session = session(Limits::default());
+        let (answered, open) = (call(&mut session, 1), call(&mut session, 2));
+        reply(&mut session, answered);
+        session.handle_lost_instance(Moment::START, &Failure::Retired);
+        let failure_of = |answer| match answer {
+            Answer::Complete { failure, .. } => failure,
+            other => panic!("not complete: {other:?}"),
+        };
+        assert_eq!(failure_of(session.poll_answer(answered)), None);
+        assert_eq!(failure_of(session.poll_answer(open)), Some(Failure::Retired));
+    }
+
+    #[test]
+    fn stream_whose_answer_was_not_read_is_waited_for() {
+        let mut session = session(Limits::default());
+        let call = call(&mut session, 1);
+        session.handle_tell(
+            Moment::START,
+            Tell::Waiting {
+                session: SessionKey(1),
+                call,
+            },
+        );
+        let Answer::Stream(reader) = session.poll_answer(call) else {
+            panic!("a call that takes long is answered by a stream");
+        };
+        read(&mut session, reader);
+        assert!(!session.has_unread_answers());
+        reply(&mut session, call);
+        assert!(session.has_unread_answers());
+        assert_eq!(read(&mut session, reader).1, Reading::Ended);
+        assert!(!session.has_unread_answers());
+    }
+
+    #[test]
+    fn closed_stream_can_be_resumed_until_it_is_too_old_or_too_many_are_kept() {
+        let limits = Limits {
+            ended_streams: 2,
+            ..Limits::default()
+        };
+        let age = limits.retention.age;
+        let mut session = session(limits);
+        session.announce(Moment::START, &Bytes::from_static(b"{}"));
+        let mut closed = || {
+            let reader = session.listen(Moment::START).unwrap();
+            session.handle_disconnect(Moment::START, reader);
+            format!("{}-0", reader.stream.0)
+        };
+        let [first, second, third] = [closed(), closed(), closed()];
+        assert_eq!(
+            session.resume(Moment::START, &first),
+            Err(StreamRefusal::UnknownEvent)
+        );
+        assert_eq!(session.listening_streams(), 2);
+        session.handle_tick(Moment::START.after(age));
+        assert_eq!(session.listening_streams(), 2);
+        let reader = session.resume(Moment::START.after(age), &second).unwrap();
+        session.handle_tick(Moment::START.after(age + Duration::from_millis(1)));
+        assert_eq!(session.listening_streams(), 1);
+        assert_eq!(
+            session.resume(Moment::START.after(age), &third),
+            Err(StreamRefusal::UnknownEvent)
+        );
+        assert!(read(&mut session, reader).0.contains("data: {}"));
+    }
+
+    #[test]
+    fn session_is_idle_when_no_call_and_no_stream_is_open() {
+        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        let hello = message(
+            r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}"#,
+        );
+        let (mut session, opening, _) = Session::open(
+            SessionKey(1),
+            client,
+            Limits::default(),
+            Moment::START,
+            hello,
+            Accepts::Both,
+        );
+        assert_eq!(session.usage(), Usage::Active);
+        reply(&mut session, opening);
+        session.poll_answer(opening);
+        assert_eq!(session.usage(), Usage::Idle(Moment::START));
+        let later = Moment::START.after(Duration::from_secs(1));
+        let reader = session.listen(later).unwrap();
+        assert_eq!(session.usage(), Usage::Active);
+        session.handle_disconnect(later, reader);
+        assert_eq!(session.usage(), Usage::StreamClosed(later));
+        let call = call(&mut session, 1);
+        assert_eq!((session.usage(), session.idle_since()), (Usage::Active, None));
+        session.handle_tell(
+            Moment::START,
+            Tell::Waiting {
+                session: SessionKey(1),
+                call,
+            },
+        );
+        let Answer::Stream(reader) = session.poll_answer(call) else {
+            panic!("a call that takes long is answered by a stream");
+        };
+        reply(&mut session, call);
+        assert_eq!(session.usage(), Usage::Active, "its stream is still read");
+        session.handle_disconnect(later, reader);
+        assert!(session.idle_since().is_some());
+        assert_eq!(
+            implicit().usage(),
+            Usage::Active,
+            "its opening is not answered yet"
+        );
+    }
+
+    fn implicit() -> Session {
+        session(Limits::default())
+    }
+
+    #[test]
+    fn events_are_dropped_on_demand() {
+        let mut session = session(Limits::default());
+        let line = Bytes::from(vec![b'x'; 100]);
+        for _ in 0..3 {
+            session.announce(Moment::START, &line);
+        }
+        assert_eq!((session.kept_bytes(), session.held_bytes()), (300, 300));
+        session.drop_events(101);
+        assert_eq!((session.kept_bytes(), session.events_lost()), (100, 2));
+        let call = call(&mut session, 1);
+        let before = session.held_bytes();
+        reply(&mut session, call);
+        assert_eq!(session.kept_bytes(), 100);
+        assert!(
+            session.held_bytes() > before,
+            "an answer is held until it is read"
+        );
+    }
+
+    #[test]
+    fn answer_that_no_connection_waits_for_is_dropped() {
+        let mut session = session(Limits::default());
+        let call = call(&mut session, 1);
+        let open = session.open_calls();
+        session.abandon(call);
+        reply(&mut session, call);
+        assert_eq!(session.open_calls(), open - 1);
+    }
+
+    #[test]
+    fn ended_streams_are_forgotten_by_number_and_age() {
+        let limits = Limits {
+            ended_streams: 1,
+            ..Limits::default()
+        };
+        let age = limits.retention.age;
+        let mut session = session(limits);
+        for id in 0..3 {
+            let call = call(&mut session, id);
+            session.handle_tell(
+                Moment::START,
+                Tell::Waiting {
+                    session: SessionKey(1),
+                    call,
+                },
+            );
+            session.abandon(call);
+            reply(&mut session, call);
+            assert_eq!(session.past_streams(), 1);
+        }
+        session.handle_tick(Moment::START.after(age));
+        assert_eq!(session.past_streams(), 1);
+        session.handle_tick(Moment::START.after(age + Duration::from_secs(5)));
+        assert_eq!(session.past_streams(), 0);
     }
 }

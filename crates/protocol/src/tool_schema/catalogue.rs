@@ -355,4 +355,40 @@ mod tests {
         assert_eq!((added.tools, added.malformed), (1, 7));
         assert_eq!(catalogue.find("ok"), Some(&KnownTool::default()));
     }
+
+    fn fitting(bytes: usize, tool: impl Fn(usize) -> String) -> usize {
+        let limits = CatalogueLimits { tools: 1000, bytes };
+        let mut catalogue = ToolCatalogue::new(limits);
+        let tools: Vec<String> = (100..200).map(tool).collect();
+        catalogue.add_page(&page(&tools.join(","))).unwrap().tools
+    }
+
+    #[test]
+    fn tool_takes_room_for_itself_its_name_and_its_headers() {
+        let small = fitting(10_000, |n| plain(&format!("t{n}")));
+        // About 130 bytes for each of them.
+        assert!((70..80).contains(&small), "{small}");
+        let named = fitting(10_000, |n| plain(&format!("{n}{}", "x".repeat(868))));
+        assert_eq!(named, 10);
+        // About 300 bytes for each tool with one header.
+        let mirrored = fitting(10_000, |n| annotated(&format!("t{n}"), &"H".repeat(40)));
+        assert!((32..=34).contains(&mirrored), "{mirrored}");
+    }
+
+    #[test]
+    fn tool_that_only_reads_or_can_be_called_again_is_repeatable() {
+        for (annotations, expected) in [
+            (r#"{"readOnlyHint":true}"#, true),
+            (r#"{"idempotentHint":true}"#, true),
+            (r#"{"readOnlyHint":false,"idempotentHint":false}"#, false),
+            (r#"{"readOnlyHint":"true"}"#, false),
+            ("{}", false),
+            ("[]", false),
+        ] {
+            let mut catalogue = ToolCatalogue::new(LIMITS);
+            let tool = format!(r#"{{"name":"a","annotations":{annotations}}}"#);
+            catalogue.add_page(&page(&tool)).unwrap();
+            assert_eq!(catalogue.find("a").unwrap().repeatable, expected, "{annotations}");
+        }
+    }
 }

@@ -625,3 +625,13 @@ mod anything {
         }
     }
 }
+
+#[test]
+fn lines_wait_to_be_written_until_they_are_taken() {
+    let mut client = client();
+    assert!(!client.has_outgoing());
+    send(&mut client, "no JSON");
+    assert!(client.has_outgoing());
+    read_lines(&mut client);
+    assert!(!client.has_outgoing());
+}

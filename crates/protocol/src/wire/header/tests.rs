@@ -605,3 +605,15 @@ fn neither_errors_nor_debug_output_repeat_a_value() {
     assert!(!format!("{mismatch:?} {mismatch}").contains("secret"));
     assert!(!format!("{mismatch:?} {mismatch}").contains("hidden"));
 }
+
+#[test]
+fn kept_headers_of_arguments_show_their_names_and_not_their_values() {
+    let none = headers(&[(NAME, "x")]).kept_params();
+    assert!(none.is_empty());
+    let kept = headers(&[("Mcp-Param-Region", "secret")]).kept_params();
+    assert!(!kept.is_empty());
+    let shown = format!("{kept:?}").to_lowercase();
+    assert!(shown.contains("region") && !shown.contains("secret"), "{shown}");
+    assert!(kept.check(&tool(), Some(br#"{"region":"secret"}"#)).is_ok());
+    assert!(kept.check(&tool(), Some(br#"{"region":"other"}"#)).is_err());
+}
