@@ -1,12 +1,13 @@
-//! Changes `crates/protocol` in small ways and looks whether its own tests notice.
+//! Changes `crates/protocol` in small ways and checks whether its own tests notice.
 //!
 //! Hides cargo-mutants, the sampling and the reports. The tree is copied once, and each mutant is built in that
 //! copy, one after another, so that only `protocol` and its tests are compiled again.
+//! `xtask/surviving-mutants.txt` lists the mutants that are known to survive, each with the reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 
@@ -15,6 +16,10 @@ const CARGO_MUTANTS: &str = "26.2.0";
 const PACKAGE: &str = "rialto-protocol";
 /// The share of the viable mutants that the tests must notice, in percent.
 const WANTED: usize = 95;
+/// The mutants that are known to survive.
+const SURVIVING: &str = "xtask/surviving-mutants.txt";
+/// The longest run of the tests of one mutant, in seconds. A mutant may loop forever.
+const TEST_TIMEOUT: &str = "300";
 
 /// What to run.
 #[derive(Debug, PartialEq)]
@@ -58,6 +63,7 @@ fn number(flag: &str, value: &str) -> anyhow::Result<u64> {
 }
 
 pub fn run(repository: &Path, test_deps: &Path, sample: &Sample) -> anyhow::Result<()> {
+    let survivors = Survivor::read(repository)?;
     let tool = install(repository, test_deps)?;
     let mut names = list(repository, &tool)?;
     if let Some(filter) = &sample.filter {
@@ -85,19 +91,31 @@ pub fn run(repository: &Path, test_deps: &Path, sample: &Sample) -> anyhow::Resu
             "--no-shuffle",
             "--colors",
             "never",
+            "--minimum-test-timeout",
+            TEST_TIMEOUT,
+            // `protocol` has no examples in its docs, and rustdoc needs seconds to find none.
+            "--cargo-test-arg=--tests",
             "--output",
         ])
-        .arg(&output);
+        .arg(&output)
+        // Most of the time goes into compiling the same two crates again.
+        .env("CARGO_PROFILE_DEV_DEBUG", "none");
     for name in &chosen {
         command.arg("--re").arg(format!("^{}$", escaped(name)));
     }
+    let start = Instant::now();
     let status = command.status().context("cannot run cargo mutants")?;
+    let seconds = start.elapsed().as_secs();
     // 2 and 3 are mutants that were missed and that ran too long; anything else is no result at all.
     if !matches!(status.code(), Some(0 | 2 | 3)) {
         bail!("cargo mutants ended with {status}; see above");
     }
-    let report = Report::read(&output.join("mutants.out"))?;
+    let report = Report::read(repository, &output.join("mutants.out"), &survivors)?;
     println!("\n{report}");
+    println!(
+        "xtask: {seconds} s, {} s per mutant; --seed {seed}",
+        seconds / chosen.len() as u64
+    );
     report.verdict()
 }
 
@@ -155,15 +173,107 @@ fn choose(mut names: Vec<String>, count: usize, seed: u64) -> Vec<String> {
 }
 
 /// A regular expression that matches this text and no other.
+///
+/// Escapes no other punctuation, because `\<` and `\>` are the boundaries of a word.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() * 2);
     for c in text.chars() {
-        if c.is_ascii_punctuation() {
+        if r"\.+*?()|[]{}^$#&-~".contains(c) {
             escaped.push('\\');
         }
         escaped.push(c);
     }
     escaped
+}
+
+/// A mutant that is known to survive, as `SURVIVING` lists it.
+#[derive(Debug, PartialEq)]
+struct Survivor {
+    /// The mutant's name without line and column.
+    change: String,
+    /// The line of code that it changes. It tells apart equal changes in one function.
+    code: String,
+    /// Whether the mutant changes nothing that a caller of `protocol` could observe.
+    equivalent: bool,
+    reason: String,
+}
+
+impl Survivor {
+    fn read(repository: &Path) -> anyhow::Result<Vec<Self>> {
+        let text = fs::read_to_string(repository.join(SURVIVING))
+            .with_context(|| format!("cannot read {SURVIVING}"))?;
+        Self::parse(&text)
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Vec<Self>> {
+        let lines: Vec<&str> = text
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+            .collect();
+        lines
+            .chunks(3)
+            .map(|entry| {
+                let [change, code, reason] = entry else {
+                    bail!(
+                        "{SURVIVING}: an entry has three lines, but `{}` has fewer",
+                        entry[0]
+                    );
+                };
+                let code = code.strip_prefix("code: ");
+                let (equivalent, reason) = match reason.split_once(": ") {
+                    Some(("equivalent", reason)) => (true, reason),
+                    Some(("untested", reason)) => (false, reason),
+                    _ => bail!("{SURVIVING}: `{reason}` begins neither `equivalent: ` nor `untested: `"),
+                };
+                Ok(Self {
+                    change: (*change).to_owned(),
+                    code: code
+                        .with_context(|| format!("{SURVIVING}: `{change}` has no line `code: `"))?
+                        .to_owned(),
+                    equivalent,
+                    reason: reason.to_owned(),
+                })
+            })
+            .collect()
+    }
+}
+
+/// Returns the file of a mutant, given its name.
+fn file_of(name: &str) -> &str {
+    name.split(':').next().unwrap_or_default()
+}
+
+/// Splits a mutant's name into its name without the position, and the line that it changes.
+fn located(name: &str) -> Option<(String, usize)> {
+    let mut parts = name.splitn(4, ':');
+    let (file, line, _column, change) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    Some((format!("{file}:{change}"), line.parse().ok()?))
+}
+
+/// A mutant that no test noticed, with the reason if one is listed.
+#[derive(Debug, Clone)]
+struct Missed {
+    name: String,
+    equivalent: bool,
+    reason: Option<String>,
+}
+
+impl Missed {
+    fn new(repository: &Path, name: String, survivors: &[Survivor]) -> Self {
+        let survivor = located(&name).and_then(|(change, line)| {
+            let text = fs::read_to_string(repository.join(file_of(&change))).ok()?;
+            let code = text.lines().nth(line.checked_sub(1)?)?.trim();
+            survivors
+                .iter()
+                .find(|survivor| survivor.change == change && survivor.code == code)
+        });
+        Self {
+            name,
+            equivalent: survivor.is_some_and(|survivor| survivor.equivalent),
+            reason: survivor.map(|survivor| survivor.reason.clone()),
+        }
+    }
 }
 
 /// What became of the mutants.
@@ -173,11 +283,11 @@ struct Report {
     /// The tests ran longer than they ever should, which is noticed too.
     timeouts: usize,
     unviable: usize,
-    missed: Vec<String>,
+    missed: Vec<Missed>,
 }
 
 impl Report {
-    fn read(folder: &Path) -> anyhow::Result<Self> {
+    fn read(repository: &Path, folder: &Path, survivors: &[Survivor]) -> anyhow::Result<Self> {
         let lines = |name: &str| -> anyhow::Result<Vec<String>> {
             let path = folder.join(name);
             let text =
@@ -188,19 +298,27 @@ impl Report {
             caught: lines("caught.txt")?.len(),
             timeouts: lines("timeout.txt")?.len(),
             unviable: lines("unviable.txt")?.len(),
-            missed: lines("missed.txt")?,
+            missed: lines("missed.txt")?
+                .into_iter()
+                .map(|name| Missed::new(repository, name, survivors))
+                .collect(),
         })
     }
 
-    fn viable(&self) -> usize {
-        self.caught + self.timeouts + self.missed.len()
+    fn noticed(&self) -> usize {
+        self.caught + self.timeouts
     }
 
+    fn viable(&self) -> usize {
+        self.noticed() + self.missed.len()
+    }
+
+    /// Fails if too few were noticed. Equivalent mutants count as missed, because the list of them is made by hand.
     fn verdict(&self) -> anyhow::Result<()> {
         if self.viable() == 0 {
             bail!("no mutant could be built");
         }
-        if (self.caught + self.timeouts) * 100 < self.viable() * WANTED {
+        if self.noticed() * 100 < self.viable() * WANTED {
             bail!("fewer than {WANTED} % of the viable mutants were caught");
         }
         Ok(())
@@ -209,18 +327,24 @@ impl Report {
 
 impl std::fmt::Display for Report {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let noticed = self.caught + self.timeouts;
+        let equivalent = self.missed.iter().filter(|missed| missed.equivalent).count();
         write!(
             out,
-            "{noticed} of {} viable mutants caught ({} %), {} of them by a timeout; {} missed, {} unviable",
+            "{} of {} viable mutants caught ({} %), {} of them by a timeout; {} missed, {} of them equivalent; {} unviable",
+            self.noticed(),
             self.viable(),
-            (noticed * 100).checked_div(self.viable()).unwrap_or(0),
+            (self.noticed() * 100).checked_div(self.viable()).unwrap_or(0),
             self.timeouts,
             self.missed.len(),
+            equivalent,
             self.unviable
         )?;
         for missed in &self.missed {
-            write!(out, "\n  missed: {missed}")?;
+            let kind = if missed.equivalent { "equivalent" } else { "missed" };
+            write!(out, "\n  {kind}: {}", missed.name)?;
+            if let Some(reason) = &missed.reason {
+                write!(out, "\n    {reason}")?;
+            }
         }
         Ok(())
     }
@@ -280,24 +404,71 @@ mod tests {
 
     #[test]
     fn names_are_matched_as_they_stand() {
-        assert_eq!(escaped("a.rs:1: -> b()"), r"a\.rs\:1\: \-\> b\(\)");
+        assert_eq!(escaped("a.rs:1: <T> -> b()"), r"a\.rs:1: <T> \-> b\(\)");
     }
 
     #[test]
     fn verdict_counts_viable_mutants_only() {
-        let report = |caught, timeouts, missed: usize| Report {
+        let missed = Missed {
+            name: "x".to_owned(),
+            equivalent: true,
+            reason: Some("both are zero".to_owned()),
+        };
+        let report = |caught, timeouts, count: usize| Report {
             caught,
             timeouts,
             unviable: 50,
-            missed: vec!["x".to_owned(); missed],
+            missed: vec![missed.clone(); count],
         };
         assert!(report(18, 1, 1).verdict().is_ok());
         assert!(report(18, 0, 1).verdict().is_err());
         assert!(report(0, 0, 0).verdict().is_err());
         let shown = report(18, 1, 1).to_string();
         assert!(
-            shown.starts_with("19 of 20 viable mutants caught (95 %)"),
+            shown.starts_with("19 of 20 viable mutants caught (95 %), 1 of them by a timeout; 1 missed, 1 of them equivalent"),
             "{shown}"
         );
+        assert!(shown.ends_with("equivalent: x\n    both are zero"), "{shown}");
+    }
+
+    #[test]
+    fn position_of_a_mutant_is_apart_from_its_change() {
+        let name = "crates/a.rs:12:5: replace <impl A::B for C>::d -> bool with true";
+        let change = "crates/a.rs: replace <impl A::B for C>::d -> bool with true";
+        assert_eq!(located(name), Some((change.to_owned(), 12)));
+        assert_eq!(located("crates/a.rs"), None);
+    }
+
+    #[test]
+    fn survivor_has_a_change_its_code_and_a_reason() {
+        let text = "# why\n\na.rs: replace < with <= in b\n  code: x < y\n  equivalent: never equal\n";
+        let survivor = Survivor {
+            change: "a.rs: replace < with <= in b".to_owned(),
+            code: "x < y".to_owned(),
+            equivalent: true,
+            reason: "never equal".to_owned(),
+        };
+        assert_eq!(Survivor::parse(text).unwrap(), [survivor]);
+        for wrong in [
+            "a.rs: b\ncode: c",
+            "a\nb\nequivalent: c",
+            "a\ncode: b\nbecause: c",
+        ] {
+            assert!(Survivor::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn listed_survivors_are_in_the_code() {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        for survivor in Survivor::read(&repository).unwrap() {
+            let text = fs::read_to_string(repository.join(file_of(&survivor.change))).unwrap();
+            assert!(
+                text.lines().any(|line| line.trim() == survivor.code),
+                "{SURVIVING}: no line `{}` for `{}`",
+                survivor.code,
+                survivor.change
+            );
+        }
     }
 }

@@ -283,7 +283,7 @@ mod tests {
         session.handle_lost_instance(Moment::START, &Failure::Retired);
         let failure_of = |answer| match answer {
             Answer::Complete { failure, .. } => failure,
-            other => panic!("not complete: {other:?}"),
+            other @ (Answer::Waiting | Answer::Stream(_)) => panic!("not complete: {other:?}"),
         };
         assert_eq!(failure_of(session.poll_answer(answered)), None);
         assert_eq!(failure_of(session.poll_answer(open)), Some(Failure::Retired));

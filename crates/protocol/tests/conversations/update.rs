@@ -40,7 +40,10 @@ fn is_sent(line: &str) -> bool {
     let mut words = line.split(' ');
     match (words.next(), words.next()) {
         (
-            Some("server<" | "waiting" | "open" | "questions" | "abandoned" | "counted" | "suits" | "shown" | "listening"),
+            Some(
+                "server<" | "waiting" | "open" | "questions" | "abandoned" | "counted" | "suits" | "shown"
+                | "listening",
+            ),
             _,
         ) => false,
         (Some("client"), Some(name)) => !name.ends_with('<'),
