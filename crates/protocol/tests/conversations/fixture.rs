@@ -488,7 +488,7 @@ impl Fixture {
                 player.connections.remove(label);
             }
         }
-        // A session that was not welcomed is of no use to anyone.
+        // A session that was not welcomed is of no use.
         let refused = !session.is_opened()
             && !session.is_implicit()
             && received

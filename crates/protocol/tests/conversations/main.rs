@@ -41,7 +41,7 @@ conversations! {
     level_that_may_not_have_reached_the_server_is_sent_again,
     broken_listen_is_opened_again_over_posts,
     withdrawal_of_an_unknown_question_is_a_stray,
-    server_that_is_reached_by_posts_suits_everyone,
+    server_that_is_reached_by_posts_suits_all_principals,
     server_is_kept_for_a_task_that_goes_on,
     server_belongs_to_the_principal_that_was_asked,
     returned_poll_of_a_task_is_repeated,

@@ -39,7 +39,7 @@
 //! server forgets / outage                               it knows our session no more / it cannot be reached
 //! waiting 1 / open 2 / questions 0 / abandoned 0        what the multiplexer still has
 //! counted strays=1 timeouts=2                           all that it has counted; `counted nothing`
-//! suits ann / suits not bob / suits anyone              whether a principal should use this server
+//! suits ann / suits not bob / suits all                 whether a principal should use this server
 //! tool x is known / tool x is unknown                   what is known of a server's tools
 //! tools denied x*                                       tools that clients neither see nor call
 //! shown 2 / shown unknown                               the tools that clients see
@@ -380,7 +380,7 @@ impl Script {
         };
         let backend = &self.fixture().backend;
         let found = match name {
-            "anyone" => !backend.is_owned(),
+            "all" => !backend.is_owned(),
             name => backend.suits(&Principal::named(name)),
         };
         (found == expected)
