@@ -385,7 +385,8 @@ pub fn idempotency(message_info: MessageInfo) -> Idempotency {
     }
 }
 
-/// How long a server that cannot be reached is left alone: half a second, doubling up to half a minute.
+/// The backoff before a server that cannot be reached is tried again: half a second, doubling up to
+/// half a minute.
 #[derive(Debug, Clone, Default)]
 pub struct Backoff {
     failures: u32,

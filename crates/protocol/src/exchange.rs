@@ -71,7 +71,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client by its own words: raw capabilities and raw name, as far as it gave them.
+    /// Returns a client as it declares itself: raw capabilities and raw name, as far as it gave them.
     pub fn declaring(principal: Principal, declared: Option<Bytes>, info: Option<Bytes>) -> Self {
         Self {
             principal,
@@ -87,7 +87,7 @@ impl Client {
 /// What a client wants.
 #[derive(Debug, Clone)]
 pub enum Ask {
-    /// A client presents itself. `initialize` is its own `initialize`, where it wrote one. Answered by
+    /// A client opens a session. `initialize` is its own message, if it wrote one. Answered by
     /// [`Tell::Opened`], or like any call by [`Tell::Reply`] (the server's refusal) or [`Tell::Failed`].
     Open {
         /// The session concerned.
@@ -103,7 +103,7 @@ pub enum Ask {
         /// The client listens for what is not about its calls: changed lists, updated resources.
         wants_notifications: bool,
     },
-    /// The client has taken note of the welcome.
+    /// The client has sent `notifications/initialized`.
     Ready {
         /// The session concerned.
         session: SessionKey,
@@ -316,7 +316,7 @@ impl Tell {
     }
 }
 
-/// How a server presented itself.
+/// What a server declared in its handshake or discovery.
 #[derive(Debug, Clone)]
 pub struct ServerInfo {
     /// The server's response to the handshake or the discovery, byte for byte.

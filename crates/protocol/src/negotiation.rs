@@ -1,10 +1,10 @@
 //! Version negotiation: which era a server speaks, learnt from what the server itself answers.
 //!
-//! A server is introduced to once for each link. The machine says which of the two first messages
-//! is due: `server/discover` of the modern era, or `initialize` of the legacy era. Only an answer
+//! There is one handshake for each link. The machine returns which of the two first messages is
+//! due: `server/discover` of the modern era, or `initialize` of the legacy era. Only an answer
 //! decides. Silence concludes nothing: after [`SILENCE`] without an answer to `server/discover`,
-//! `initialize` is sent too, and the first welcome wins. A server that refuses both eras is
-//! reported, and the next client starts the question again.
+//! `initialize` is sent too, and the first success wins. A server that refuses both eras is
+//! reported, and the next client starts the negotiation again.
 //!
 //! The machine sends nothing itself. [`crate::multiplexer`] asks it with [`Negotiation::due`],
 //! sends, and reports with the `handle_*` methods.
@@ -131,7 +131,7 @@ pub struct ShownEras {
 }
 
 impl ShownEras {
-    /// Returns whether the server has welcomed (`true`) or refused (`false`) this era.
+    /// Returns whether the server has accepted (`true`) or refused (`false`) this era.
     pub const fn speaks(self, era: Era) -> Option<bool> {
         match era {
             Era::Legacy => self.legacy,
@@ -167,7 +167,7 @@ impl ShownEras {
     }
 }
 
-/// Why a server did not welcome an era.
+/// Why a server refused an era.
 #[derive(Debug, Clone)]
 pub(crate) enum HandshakeRefusal {
     /// The server's own answer.
@@ -266,7 +266,7 @@ pub(crate) struct Negotiation {
     /// `server/discover` was sent once more on this link, to a server that named a revision of ours.
     discovered_again: bool,
     exit: Exit,
-    /// A link that ended at `server/discover` was excused since the last welcome.
+    /// A link that ended at `server/discover` was excused since the last success.
     is_excused: bool,
 }
 
@@ -276,7 +276,7 @@ enum Exit {
     None,
     /// The last link ended while `server/discover` was unanswered: this one tries `initialize` first.
     Suspected,
-    /// A server was welcomed after that.
+    /// A handshake has succeeded after that.
     Confirmed,
 }
 
@@ -374,7 +374,7 @@ impl Negotiation {
         self.other_at = None;
     }
 
-    /// The server has welcomed this era. Returns what it has shown.
+    /// The server has accepted this era. Returns what it has shown.
     pub(crate) fn handle_success(&mut self, era: Era) -> ShownEras {
         self.answered = true;
         self.agreed = Some(era);
@@ -416,7 +416,7 @@ impl Negotiation {
         ];
         self.agreed = None;
         self.end_attempts();
-        // What a legacy server says to `initialize` tells people more than that it does not know
+        // The error of a legacy server for `initialize` helps an operator more than its error for
         // `server/discover`.
         let refused = refusals.into_iter().find_map(|(era, attempt)| match attempt {
             Attempt::Refused(refusal) => Some((era, refusal)),
@@ -452,8 +452,8 @@ impl Negotiation {
         self.answered = false;
     }
 
-    /// The link has ended. Returns whether `server/discover` may be why: the server was asked that and answered
-    /// nothing. It is returned once, until the server welcomes.
+    /// The link has ended. Returns whether `server/discover` may be why: the server was asked that
+    /// and answered nothing. It is returned once, until a handshake succeeds.
     pub(crate) fn handle_link_end(&mut self) -> bool {
         let asked = matches!(self.modern, Attempt::Sent) && !self.answered;
         let suspects = asked && matches!(self.plan, EraPlan::First(_));
@@ -603,11 +603,7 @@ mod tests {
                 else {
                     panic!("no era is left");
                 };
-                assert_eq!(
-                    refused_era,
-                    Era::Legacy,
-                    "what it says to `initialize` tells more"
-                );
+                assert_eq!(refused_era, Era::Legacy, "its error for `initialize` is reported");
                 assert_eq!(shown.first(era), era, "nothing is concluded from a contradiction");
             }
         }

@@ -1,4 +1,4 @@
-//! The response to a modern request: its events and its answer, for the attached HTTP request.
+//! The events and the answer of a modern request, for the HTTP request that is attached to it.
 
 use bytes::{Bytes, BytesMut};
 
@@ -65,7 +65,7 @@ pub enum Line {
         /// The number of the round.
         round: u32,
     },
-    /// The modern request was abandoned; nothing more comes.
+    /// The modern request was abandoned; nothing will be sent.
     Over,
 }
 
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(modern_request.read(Moment::START, &mut out), Reading::Open);
         assert!(out.len() < 5 << 20, "{} bytes were kept", out.len());
         assert!(memchr::memmem::find(&out, b"newest").is_some());
-        // Reading makes room again.
+        // Events that were read make room again.
         report_progress(&mut modern_request, &long);
         report_progress(&mut modern_request, &long);
         out.clear();

@@ -124,7 +124,7 @@ impl Place {
     }
 }
 
-/// Whether events have ids, so that a client can resume the stream.
+/// Whether events have ids, for a client that may resume the stream.
 #[derive(Clone, Copy)]
 enum Ids {
     Written,

@@ -61,7 +61,7 @@ impl Connection {
     }
 }
 
-/// How a client is, before it says anything.
+/// The settings of a client, before it sends anything.
 #[derive(Debug, Clone)]
 pub(crate) struct Character {
     pub(crate) version: String,
@@ -488,7 +488,7 @@ impl Fixture {
                 player.connections.remove(label);
             }
         }
-        // A session that was not welcomed is of no use.
+        // A session whose handshake failed is not kept.
         let refused = !session.is_opened()
             && !session.is_implicit()
             && received
@@ -506,7 +506,7 @@ impl Fixture {
     }
 }
 
-/// Reads what a stream's bytes say.
+/// Reads the events of a stream's bytes.
 pub(crate) fn events(bytes: &[u8]) -> Vec<Received> {
     let text = std::str::from_utf8(bytes).expect("events are text");
     let field = |block: &str, name: &str| {

@@ -1,10 +1,12 @@
-//! Conversations: scripts of what clients and a server say and hear, run against the real machines.
+//! Conversations: scripts of what clients and a server send and receive, run against the real machines.
 //!
-//! Each file in `tests/conversations` is one idea, stated as a sentence in its first comment. The fixture wires sessions and
-//! a multiplexer together as the gateway does: tells go to their session, asks go down, a stream is read when
-//! the machine says that there is something to read. The language is described in `conversations/script.rs`.
+//! Each file in `tests/conversations` is one idea, stated as a sentence in its first comment. The
+//! fixture wires sessions and a multiplexer together as the gateway does: tells go to their session,
+//! asks go to the multiplexer, a stream is read when the machine wakes its reader. The language is
+//! described in `conversations/script.rs`.
 //!
-//! Everything heard must be expected: before anyone speaks again, and at the end, every mailbox has to be empty.
+//! Everything received must be expected: before a peer sends again, and at the end, every mailbox has
+//! to be empty.
 #![expect(
     clippy::disallowed_methods,
     reason = "a test reads its scripts, and writes them on request"
@@ -285,10 +287,10 @@ fn a_conversation_that_went_otherwise_is_reported_with_its_line() {
     let wrong = "# x.\nopened a\nclient a> tools/call #1 {}\nserver< tools/call #w {\"other\":1}\n";
     let why = script::run(wrong).unwrap_err();
     assert!(why.starts_with("line 4"), "{why}");
-    let unheard = "# x.\nopened a\nclient a> tools/call #1 {}\ntime +1s\n";
-    let why = script::run(unheard).unwrap_err();
+    let unexpected = "# x.\nopened a\nclient a> tools/call #1 {}\ntime +1s\n";
+    let why = script::run(unexpected).unwrap_err();
     assert!(
-        why.starts_with("line 4") && why.contains("nobody expected"),
+        why.starts_with("line 4") && why.contains("was not expected"),
         "{why}"
     );
 }

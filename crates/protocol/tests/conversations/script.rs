@@ -3,10 +3,10 @@
 //! ```text
 //! # The sentence that this conversation shows.
 //! limits request_timeout=10s max_message_bytes=100      before anything else, if at all
-//! words union                                           or verbatim; newest if not said
+//! words union                                           or verbatim; newest by default
 //! client a: version=2025-03-26 principal=alice accepts=json implicit capabilities={"roots":{}}
 //! server offers {"tools":{"listChanged":true}}          its capabilities, for `opened`
-//! era modern                                            of the server; legacy if not said
+//! era modern                                            of the server; legacy by default
 //! client m: modern capabilities={"elicitation":{}}      every POST of such a client describes itself
 //! opened a b                                            the link is up and these have shaken hands
 //! client a> tools/call #7 {"name":"x"}                  a POST; `client a.second>` gives it a name of its own
@@ -16,7 +16,7 @@
 //! client a.get> listen | resume 3-1 | hang up
 //! client a> delete
 //! client m.#7< event notifications/progress {…}         events of this era have no ids
-//! client m< result #7 {…,"requestState":"<sealed>"}     a state of ours; said again it is the last one heard
+//! client m< result #7 {…,"requestState":"<sealed>"}     a state of ours; sent again it is the last one received
 //! client m.#7> hang up
 //! roots file:///a file:///b                             as configured
 //! arguments are mirrored                                the server is reached by a way that has headers
@@ -78,7 +78,7 @@ pub(crate) struct Script {
     pub(crate) replacement: Option<String>,
 }
 
-/// Runs a conversation; the error says where and how it went otherwise.
+/// Runs a conversation. The error names the line, and what was received instead.
 pub(crate) fn run(text: &str) -> Result<(), String> {
     let mut script = Script::new();
     let mut count = 0;
@@ -166,11 +166,11 @@ impl Script {
             let fixture = self.fixture();
             return std::mem::take(&mut fixture.link_wanted)
                 .then_some(())
-                .ok_or_else(|| "nobody wants a link".into());
+                .ok_or_else(|| "no link is wanted".into());
         }
         if let Some(expected) = line.strip_prefix("replacement wanted") {
             let why = self.fixture().replacement_wanted.take();
-            let why = why.ok_or("nobody wants the server replaced")?;
+            let why = why.ok_or("no replacement is wanted")?;
             let expected = expected.trim().trim_matches('"');
             return (expected.is_empty() || expected == why)
                 .then_some(())
@@ -280,7 +280,7 @@ impl Script {
                 self.fixture().unavailable(rest.trim_matches('"'));
                 Ok(())
             }
-            _ => Err("nobody speaks like that here".into()),
+            _ => Err("there is no such line in the language".into()),
         }
     }
 
@@ -392,12 +392,12 @@ impl Script {
         let end = rest
             .find([':', '>', '<', ' '])
             .ok_or("client NAME then : > or <")?;
-        let (who, rest) = rest.split_at(end);
+        let (client, rest) = rest.split_at(end);
         let mark = rest.chars().next().unwrap_or(' ');
         let what = rest.get(1..).unwrap_or_default().trim();
-        let (name, label) = match who.split_once('.') {
+        let (name, label) = match client.split_once('.') {
             Some((name, label)) => (name, Some(label.trim_start_matches('#').to_owned())),
-            None => (who, None),
+            None => (client, None),
         };
         match mark {
             ':' => self.introduce(name, what),
@@ -463,7 +463,7 @@ impl Script {
             let ready = json!({"jsonrpc":"2.0","method":"notifications/initialized"});
             fixture.post(name, "ready", &ready)?;
         }
-        // What a modern server hears after that is of interest: it is being listened to.
+        // What a modern server receives after that is expected by the script: the listen.
         if fixture.backend.era() == Era::Legacy {
             fixture.server_mail.clear();
         }
@@ -483,7 +483,7 @@ impl Script {
                 let id = match id.strip_prefix('$') {
                     Some(known) => match self.names.get(known) {
                         Some(Value::String(id)) => id.clone(),
-                        _ => return Err(format!("{id} was never heard")),
+                        _ => return Err(format!("{id} was never received")),
                     },
                     None => id.to_owned(),
                 };
@@ -545,7 +545,7 @@ impl Script {
         let Some(received) = received else {
             let mail = &self.fixture().client_mail;
             return Err(format!(
-                "heard nothing on {}.{}; all mail: {mail:?}",
+                "received nothing on {}.{}; all mail: {mail:?}",
                 key.0, key.1
             ));
         };
@@ -566,7 +566,7 @@ impl Script {
         } else {
             let line = update::received_by_client(&key.0, &key.1, &received, Some(&expected), names);
             self.replacement = Some(line);
-            Err(format!("heard {received}"))
+            Err(format!("received {received}"))
         }
     }
 
@@ -626,13 +626,13 @@ impl Script {
 
     fn server_receives(&mut self, what: &str) -> Result<(), String> {
         let expected = pattern::message(what)?;
-        let received = self.fixture().server_mail.pop_front().ok_or("heard nothing")?;
+        let received = self.fixture().server_mail.pop_front().ok_or("received nothing")?;
         if pattern::matches(&expected, &received, &mut self.names) {
             Ok(())
         } else {
             let line = update::message(&received, Some(&expected), &mut self.names);
             self.replacement = Some(format!("server< {line}"));
-            Err(format!("heard {received}"))
+            Err(format!("received {received}"))
         }
     }
 
@@ -641,14 +641,16 @@ impl Script {
             return Ok(());
         };
         if let Some(line) = fixture.server_mail.front() {
-            return Err(format!("the server heard what nobody expected: {line}"));
+            return Err(format!("the server received what was not expected: {line}"));
         }
         if fixture.replacement_wanted.is_some() {
-            return Err("nobody expected that the server is to be replaced".into());
+            return Err("it was not expected that the server is to be replaced".into());
         }
         for ((name, label), mail) in &fixture.client_mail {
             if let Some(received) = mail.front() {
-                return Err(format!("{name}.{label} heard what nobody expected: {received}"));
+                return Err(format!(
+                    "{name}.{label} received what was not expected: {received}"
+                ));
             }
         }
         Ok(())

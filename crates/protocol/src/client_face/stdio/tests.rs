@@ -47,7 +47,7 @@ fn wants(client: &mut LineClient) -> Vec<String> {
         .collect()
 }
 
-/// What the client hears.
+/// Returns the lines that wait for the client.
 fn read_lines(client: &mut LineClient) -> Vec<serde_json::Value> {
     let lines = client.take_outgoing(BytesMut::new());
     client.take_outgoing(BytesMut::new());
@@ -215,10 +215,7 @@ fn a_probe_is_answered_in_time_or_at_once_if_the_server_is_known_to_be_away() {
             (&"d".into(), &(-32601).into())
         );
         client.handle_answer(ModernRequestKey(1), &Bytes::from_static(b"{}"));
-        assert!(
-            read_lines(&mut client).is_empty(),
-            "a late verdict is nobody's business"
-        );
+        assert!(read_lines(&mut client).is_empty(), "a late answer is dropped");
         assert_eq!(client.next_deadline(), None);
     }
     let mut client = client();
@@ -351,7 +348,7 @@ fn an_over_long_line_costs_only_its_own_request() {
     assert_eq!(
         wants(&mut client),
         ["take answer"],
-        "the server that asked is told"
+        "the server that asked gets an answer"
     );
 }
 
@@ -410,7 +407,7 @@ fn after_the_end_every_request_is_abandoned_and_nothing_more_is_sent() {
     );
 }
 
-/// A client that says anything, and a gateway that answers whenever it likes.
+/// A client that sends anything, and a gateway that answers at any time.
 mod anything {
     use proptest::prelude::*;
 
@@ -419,7 +416,7 @@ mod anything {
     #[derive(Debug, Clone)]
     enum Step {
         Send(Phrase),
-        /// Cancels the request that was said this many requests ago.
+        /// Cancels the request that was sent this many requests ago.
         Cancel(usize),
         /// Settles one of the orders that are open.
         Settle(usize, Outcome),
@@ -466,7 +463,7 @@ mod anything {
         ]
     }
 
-    /// The gateway's side: what it was told to do and has not done.
+    /// The gateway's side: the orders that it has not carried out.
     struct Harness {
         client: LineClient,
         orders: Vec<Output>,
@@ -570,7 +567,7 @@ mod anything {
             }
         }
 
-        /// Carries on what is said, and forgets what was recalled.
+        /// Keeps the new orders, and forgets those of abandoned requests.
         fn look(&mut self) {
             while let Some(output) = self.client.poll_output() {
                 if let Output::Abandon(abandoned) = &output {

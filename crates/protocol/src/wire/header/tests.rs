@@ -193,7 +193,7 @@ fn headers_that_agree_with_the_body_pass() {
             ],
             request("tasks/get", r#""taskId":"t","name":"other""#),
         ),
-        // Both ways to say an empty name.
+        // Both ways to write an empty name.
         (
             &[
                 ("MCP-Protocol-Version", "2026-07-28"),
@@ -388,7 +388,7 @@ fn doubled_headers_are_refused_even_if_equal() {
 
 #[test]
 fn mismatch_is_reported_before_the_version_and_absence_after_it() {
-    // A version that nobody knows passes the first check, whatever headers are missing, and then gets its own error.
+    // An unknown version passes the first check, also without headers, and then gets its own error.
     let future = message(&format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"_meta":{{"{VERSION_KEY}":"2030-01-01"}}}}}}"#
     ));
