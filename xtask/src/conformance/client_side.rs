@@ -182,7 +182,7 @@ fn play(places: &Places<'_>, node: &Path, cell: Cell) -> anyhow::Result<Score> {
     command
         .arg(program(places))
         .args(["client", "--command", HOST, "--scenario", cell.scenario.name])
-        .args(["--request-timeout", CLIENT_TIMEOUT])
+        .args(["--timeout", CLIENT_TIMEOUT])
         .arg("--output-dir")
         .arg(&results);
     if cell.revision != EXTENSION {
