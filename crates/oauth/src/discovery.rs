@@ -9,6 +9,8 @@
 //! A document that is not there, or that is no metadata, leads on to the next address. A server that fails, and a
 //! document that contradicts the one before it, end the discovery: the next address may be an attacker's choice.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use http::header::LOCATION;
 use url::Url;
@@ -23,6 +25,9 @@ use crate::www_authenticate;
 
 /// How many requests one document may take: the first, and one for each redirect.
 const REQUESTS: usize = 10;
+
+/// How long a discovery may take. Other requests wait for it, and a peer decides how many documents it has.
+const TIME: Duration = Duration::from_secs(60);
 
 /// A resource, and the authorization server to sign in at.
 pub(crate) struct Discovered {
@@ -44,27 +49,8 @@ pub(crate) async fn discover(
     challenge: &[String],
 ) -> Result<Discovered, SignInError> {
     let search = Search { network, endpoint };
-    let resource = search.resource_metadata(challenge).await?;
-    let published = match resource.as_ref().map(|resource| resource.issuers.as_slice()) {
-        None | Some([]) => search.own_server_metadata().await?,
-        Some(issuers) => Some(search.named_server_metadata(issuers).await?),
-    };
-    let is_published = published.is_some();
-    let metadata = published.unwrap_or_else(|| ServerMetadata::default_at(endpoint));
-    let terms = Terms::new(&metadata, is_published, endpoint, &network.policy)?;
-    let described = resource.is_some();
-    let (resource, resource_scopes) = match resource {
-        Some(found) => (found.resource, found.scopes),
-        None => (endpoint.to_string(), Vec::new()),
-    };
-    Ok(Discovered {
-        network: network.clone(),
-        terms,
-        described,
-        published: is_published,
-        resource,
-        resource_scopes,
-    })
+    let found = tokio::time::timeout(TIME, search.run(challenge)).await;
+    found.unwrap_or_else(|_| Err(search.failed("its metadata were not read within a minute")))
 }
 
 struct Search<'a> {
@@ -73,6 +59,31 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    async fn run(&self, challenge: &[String]) -> Result<Discovered, SignInError> {
+        let Self { network, endpoint } = *self;
+        let resource = self.resource_metadata(challenge).await?;
+        let published = match resource.as_ref().map(|resource| resource.issuers.as_slice()) {
+            None | Some([]) => self.own_server_metadata().await?,
+            Some(issuers) => Some(self.named_server_metadata(issuers).await?),
+        };
+        let is_published = published.is_some();
+        let metadata = published.unwrap_or_else(|| ServerMetadata::default_at(endpoint));
+        let terms = Terms::new(&metadata, is_published, endpoint, &network.policy)?;
+        let described = resource.is_some();
+        let (resource, resource_scopes) = match resource {
+            Some(found) => (found.resource, found.scopes),
+            None => (endpoint.to_string(), Vec::new()),
+        };
+        Ok(Discovered {
+            network: network.clone(),
+            terms,
+            described,
+            published: is_published,
+            resource,
+            resource_scopes,
+        })
+    }
+
     async fn resource_metadata(&self, challenge: &[String]) -> Result<Option<ResourceMetadata>, SignInError> {
         let advertised = self.advertised(challenge);
         let mut candidates: Vec<_> = advertised

@@ -180,11 +180,14 @@ pub(crate) struct Response {
     pub(crate) body: Vec<u8>,
 }
 
-/// Returns the values of `WWW-Authenticate`.
+/// Returns the values of `WWW-Authenticate`, at most eight of at most 4 KiB: they are stored with the token.
 pub(crate) fn challenges(headers: &HeaderMap) -> Vec<String> {
     let values = headers.get_all(WWW_AUTHENTICATE).iter();
     values
-        .filter_map(|value| value.to_str().ok().map(str::to_owned))
+        .filter_map(|value| value.to_str().ok())
+        .filter(|value| value.len() <= 4096)
+        .take(8)
+        .map(str::to_owned)
         .collect()
 }
 

@@ -10,6 +10,11 @@ use crate::error::SignInError;
 use crate::scope;
 use crate::url_policy::printable;
 
+/// The largest number of issuers that are tried.
+const ISSUERS: usize = 8;
+/// The longest identifier of a resource. It is stored with each token.
+const RESOURCE_BYTES: usize = 2048;
+
 /// The metadata of the resource at our endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ResourceMetadata {
@@ -54,6 +59,12 @@ pub(crate) fn read(
             }),
         };
     };
+    if resource.len() > RESOURCE_BYTES {
+        return Err(SignInError::Discovery {
+            resource: endpoint.to_string(),
+            why: format!("the `resource` of its metadata has more than {RESOURCE_BYTES} bytes"),
+        });
+    }
     if !Url::parse(&resource).is_ok_and(|resource| covers(&resource, endpoint)) {
         return Err(SignInError::OtherResource {
             endpoint: endpoint.to_string(),
@@ -64,7 +75,10 @@ pub(crate) fn read(
     let named = named.chain(document.authorization_servers.unwrap_or_default());
     let named = named.map(|issuer| issuer.trim().to_owned());
     let mut issuers = Vec::new();
-    scope::add(&mut issuers, named.filter(|issuer| !issuer.is_empty()));
+    scope::add(
+        &mut issuers,
+        named.filter(|issuer| !issuer.is_empty()).take(ISSUERS),
+    );
     // The address of a document is not an issuer, and the document could then claim any issuer.
     if let Some(address) = issuers.iter().find(|issuer| issuer.contains("/.well-known/")) {
         return Err(SignInError::Metadata {
@@ -158,6 +172,20 @@ mod tests {
         let read = |body: &str| read(&endpoint, body.as_bytes(), Source::Advertised);
         assert!(matches!(read("{}"), Err(SignInError::Discovery { .. })));
         assert!(read("<html>").unwrap().is_none());
+    }
+
+    #[test]
+    fn issuers_are_limited_and_so_is_the_identifier() {
+        let endpoint = Url::parse("https://a.example/mcp").unwrap();
+        let read = |body: serde_json::Value| read(&endpoint, body.to_string().as_bytes(), Source::WellKnown);
+        let issuers: Vec<String> = (0..20)
+            .map(|number| format!("https://{number}.example"))
+            .collect();
+        let body = serde_json::json!({"resource": "https://a.example", "authorization_servers": issuers});
+        assert_eq!(read(body).unwrap().unwrap().issuers, issuers[..ISSUERS]);
+        let resource = format!("https://a.example/mcp?{}", "x".repeat(RESOURCE_BYTES));
+        let body = serde_json::json!({"resource": resource});
+        assert!(matches!(read(body), Err(SignInError::Discovery { .. })));
     }
 
     #[test]

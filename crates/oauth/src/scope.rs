@@ -8,6 +8,8 @@
 const TRIES: u8 = 2;
 /// How many sets are remembered; the oldest goes.
 const SETS: usize = 16;
+/// The largest number of scopes in one list. A peer chooses the list, and each scope is compared with all others.
+const SCOPES: usize = 256;
 /// The scope that asks for a refresh token.
 const OFFLINE_ACCESS: &str = "offline_access";
 
@@ -21,7 +23,10 @@ pub(crate) fn parse(list: &str) -> Vec<String> {
     let mut scopes = Vec::new();
     add(
         &mut scopes,
-        list.split_ascii_whitespace().filter(fits).map(str::to_owned),
+        list.split_ascii_whitespace()
+            .filter(fits)
+            .take(SCOPES)
+            .map(str::to_owned),
     );
     scopes
 }
@@ -141,6 +146,12 @@ mod tests {
         assert_eq!(chosen("read", "", "", "", "read"), "read");
         assert_eq!(chosen("", "", "read offline_access", "", "read"), "read");
         assert_eq!(chosen("", "", "", "", "offline_access"), "");
+    }
+
+    #[test]
+    fn scopes_of_one_list_are_limited() {
+        let long: Vec<String> = (0..1000).map(|number| format!("s{number}")).collect();
+        assert_eq!(parse(&long.join(" ")), long[..SCOPES]);
     }
 
     #[test]

@@ -95,7 +95,6 @@ impl Terms {
         let revocation_endpoint = metadata.revocation_endpoint.as_str();
         let origins = Origins {
             token: issuer::origin(&metadata.token_endpoint).unwrap_or_default(),
-            revocation: revocation_endpoint.and_then(issuer::origin),
         };
         let names_itself = metadata.authorization_response_iss_parameter_supported == true;
         let authorization = issuer::origin(&metadata.authorization_endpoint).unwrap_or_default();

@@ -6,6 +6,7 @@
 //!
 //! Reading needs no lock: a file is replaced as a whole. A writer holds the endpoint's lock from reading to writing.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -104,12 +105,10 @@ pub(crate) struct Entry {
     pub(crate) in_keyring: bool,
 }
 
-/// The origins of an authorization server's endpoints, as they were when it was signed in at.
+/// The origin of an authorization server's token endpoint, as it was at the sign-in. Tokens and secrets go nowhere else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origins {
     pub(crate) token: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) revocation: Option<String>,
 }
 
 /// The authorization server that the secret or key of a client registered by hand belongs to.
@@ -141,13 +140,6 @@ impl Entry {
     pub(crate) fn is_from(&self, issuer: &str, origins: &Origins) -> bool {
         let known = self.origins.as_ref();
         self.issuer == issuer && known.is_none_or(|known| known.token == origins.token)
-    }
-
-    /// Returns whether the entry's token may be given back at this origin.
-    pub(crate) fn may_be_revoked_at(&self, origin: &str) -> bool {
-        self.origins
-            .as_ref()
-            .is_none_or(|known| known.revocation.as_deref().unwrap_or(&known.token) == origin)
     }
 
     fn is_for(&self, other: &Self) -> bool {
@@ -306,7 +298,11 @@ impl Store {
             for entry in &mut record.entries {
                 entry.in_keyring = store.settings.keyring && keys::hand_over(&store.stem, entry);
             }
-            let text = serde_json::to_vec_pretty(&record).map_err(std::io::Error::other)?;
+            let text = serde_json::to_vec_pretty(&record).map_err(io::Error::other)?;
+            if text.len() as u64 > FILE_LIMIT {
+                let why = format!("the record would have more than {FILE_LIMIT} bytes, and is not written");
+                return Err(io::Error::other(why));
+            }
             directory.replace(&store.file(), &text)
         })
         .await
@@ -336,14 +332,14 @@ impl Store {
 
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T, SignInError> {
         let done = tokio::task::spawn_blocking(work).await;
-        done.unwrap_or_else(|panic| Err(std::io::Error::other(panic)))
+        done.unwrap_or_else(|panic| Err(io::Error::other(panic)))
             .map_err(|error| self.failed(&error))
     }
 
-    fn failed(&self, error: &std::io::Error) -> SignInError {
+    fn failed(&self, error: &io::Error) -> SignInError {
         SignInError::Store {
             path: self.settings.directory.display().to_string(),
             why: error.to_string(),
@@ -351,20 +347,20 @@ impl Store {
     }
 }
 
-/// A file of ours, or nothing if there is none or it cannot be understood: then signing in anew is the cure.
-fn read(directory: &Directory, name: &str) -> std::io::Result<Option<Record>> {
+/// Returns a file of the store, or nothing if there is none.
+///
+/// A file that cannot be parsed is an error. If it counted as absent, the binding of a client's secret to its issuer
+/// would be lost with it.
+fn read(directory: &Directory, name: &str) -> io::Result<Option<Record>> {
     let Some(text) = directory.read(name, FILE_LIMIT)? else {
         return Ok(None);
     };
     match serde_json::from_slice::<Record>(&text) {
         Ok(record) if record.version == VERSION => Ok(Some(record)),
-        Ok(_) | Err(_) => {
-            tracing::warn!(
-                file = name,
-                "a file of the token store cannot be understood and is passed over"
-            );
-            Ok(None)
-        }
+        Ok(_) | Err(_) => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{name} is not a record of this version of Rialto; delete it and sign in again"),
+        )),
     }
 }
 
@@ -398,7 +394,7 @@ pub struct StoredToken {
 
 /// Everything that is kept in a directory, the entry in use of each endpoint. Reads files only, no keyring.
 pub fn list(directory: &Path) -> Result<Vec<StoredToken>, SignInError> {
-    let failed = |error: std::io::Error| SignInError::Store {
+    let failed = |error: io::Error| SignInError::Store {
         path: directory.display().to_string(),
         why: error.to_string(),
     };
@@ -407,8 +403,14 @@ pub fn list(directory: &Path) -> Result<Vec<StoredToken>, SignInError> {
     };
     let mut all = Vec::new();
     for name in opened.names(".json").map_err(failed)? {
-        let Some(record) = read(&opened, &name).map_err(failed)? else {
-            continue;
+        let record = match read(&opened, &name) {
+            Ok(Some(record)) => record,
+            Ok(None) => continue,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!(%error, "file of the token store left out");
+                continue;
+            }
+            Err(error) => return Err(failed(error)),
         };
         let Some(entry) = record.current() else { continue };
         let token = entry.token.as_ref();

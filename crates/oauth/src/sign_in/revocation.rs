@@ -54,10 +54,11 @@ pub(super) async fn revoke(network: &Network, endpoint: &Url, entry: &Entry) -> 
         .terms
         .revocation_endpoint
         .ok_or_else(|| not("it has no place for that"))?;
+    // The metadata may name any host here, and that host could use the refresh token.
     let origin = issuer::origin(&place).unwrap_or_default();
-    if !entry.may_be_revoked_at(&origin) {
+    if origin != found.terms.origins.token {
         return Err(not(&format!(
-            "its place for that has moved to {}, which gave no token",
+            "its revocation endpoint is at {}, which gave no token",
             printable(&origin)
         )));
     }

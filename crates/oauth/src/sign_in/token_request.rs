@@ -41,7 +41,7 @@ pub(super) async fn code(
     scopes: &[String],
     now: u64,
 ) -> Result<Granted, SignInError> {
-    let mut form = form("authorization_code", found, &[]);
+    let mut form = form("authorization_code", &found.resource, &[]);
     form.append_pair("code", code.0.expose())
         .append_pair("code_verifier", request.verifier.expose())
         .append_pair("redirect_uri", &request.redirect_uri);
@@ -57,7 +57,7 @@ pub(super) async fn refresh(found: &Discovered, entry: &Entry, now: u64) -> Resu
         return Err(NotRenewed::Rejected);
     };
     let scopes = scope::with_offline_access(&entry.scopes, &found.terms.scopes);
-    let mut form = form("refresh_token", found, &scopes);
+    let mut form = form("refresh_token", &entry.resource, &scopes);
     form.append_pair("refresh_token", refresh.expose());
     let form = with_secret(&entry.client, form)
         .ok_or_else(|| NotRenewed::Failed(no_client_authentication(found)))?;
@@ -98,7 +98,7 @@ fn client_credentials_form(
     scopes: &[String],
     now: u64,
 ) -> Option<AuthenticatedForm> {
-    let form = form("client_credentials", found, scopes);
+    let form = form("client_credentials", &found.resource, scopes);
     // An assertion is made for an issuer, so a server without metadata gets none.
     let issuer = Some(&found.terms.issuer).filter(|_| found.terms.named);
     match (client.auth, &client.secret) {
@@ -108,10 +108,10 @@ fn client_credentials_form(
     }
 }
 
-fn form(grant_type: &str, found: &Discovered, scopes: &[String]) -> Form {
+fn form(grant_type: &str, resource: &str, scopes: &[String]) -> Form {
     let mut form = Form::default();
     form.append_pair("grant_type", grant_type)
-        .append_pair("resource", &found.resource);
+        .append_pair("resource", resource);
     if !scopes.is_empty() {
         form.append_pair("scope", &scopes.join(" "));
     }

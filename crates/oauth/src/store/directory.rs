@@ -45,7 +45,7 @@ impl Directory {
         Ok(Some(Self(opened)))
     }
 
-    /// A whole file, if there is one.
+    /// Returns a whole file, if there is one. A file above the limit is an error: the part that fits means something else.
     pub(super) fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = match rustix::fs::openat(&self.0, name, flags, Mode::empty()) {
@@ -59,7 +59,13 @@ impl Directory {
         judge(&file, VISIBLE, FileType::RegularFile)
             .map_err(|error| Error::other(format!("{name}: {error}")))?;
         let mut text = Vec::new();
-        file.take(limit).read_to_end(&mut text)?;
+        file.take(limit.saturating_add(1)).read_to_end(&mut text)?;
+        if text.len() as u64 > limit {
+            return Err(Error::new(
+                ErrorKind::InvalidData,
+                format!("{name} has more than {limit} bytes; delete it and sign in again"),
+            ));
+        }
         Ok(Some(text))
     }
 

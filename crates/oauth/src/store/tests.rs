@@ -112,11 +112,43 @@ async fn file_that_others_can_read_is_refused_with_the_command_that_mends_it() {
 }
 
 #[tokio::test]
-async fn file_that_cannot_be_parsed_counts_as_absent() {
+async fn file_that_cannot_be_parsed_is_an_error_that_names_the_cure() {
     let home = tempfile::tempdir().unwrap();
     let store = saved(home.path(), "one").await;
-    std::fs::write(home.path().join("sign-in").join(store.file()), "{").unwrap();
-    assert_eq!(store.load().await.unwrap().current(), None);
+    let file = home.path().join("sign-in").join(store.file());
+    for text in ["{", r#"{"version":99,"endpoint":"https://a.example/mcp"}"#] {
+        std::fs::write(&file, text).unwrap();
+        let error = store.load().await.unwrap_err().to_string();
+        assert!(error.contains("delete it"), "{error}");
+        assert!(list(&home.path().join("sign-in")).unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn binding_of_a_secret_is_not_lost_with_a_file_that_is_too_large() {
+    let home = tempfile::tempdir().unwrap();
+    let store = saved(home.path(), "one").await;
+    let lock = store.lock().await.unwrap();
+    let mut record = store.load().await.unwrap();
+    record.bind(Binding {
+        client: "robot".into(),
+        issuer: "https://i".into(),
+        token_origin: None,
+    });
+    store.save(&lock, &record).await.unwrap();
+    let mut large = record.clone();
+    large.entries[0].resource = "x".repeat(FILE_LIMIT as usize);
+    assert!(store.save(&lock, &large).await.is_err());
+    assert_eq!(
+        store.load().await.unwrap().binding("robot"),
+        record.binding("robot")
+    );
+    let file = home.path().join("sign-in").join(store.file());
+    let mut text = std::fs::read(&file).unwrap();
+    text.resize(FILE_LIMIT as usize + 1, b' ');
+    std::fs::write(&file, text).unwrap();
+    let error = store.load().await.unwrap_err().to_string();
+    assert!(error.contains("delete it"), "{error}");
 }
 
 #[tokio::test]

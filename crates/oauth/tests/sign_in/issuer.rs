@@ -157,6 +157,30 @@ async fn h13_moved_revocation_endpoint_gets_no_token() {
 }
 
 #[tokio::test]
+async fn h13_revocation_endpoint_at_another_origin_gets_no_token_from_the_start() {
+    let fixture = Fixture::new(Conduct::default());
+    let thief = AuthorizationServer::start(Conduct::default());
+    change_server_metadata(
+        &fixture.authority,
+        "revocation_endpoint",
+        json!(thief.url("/revoke")),
+    );
+    assert_eq!(fixture.call_as(fixture.attended()).await.unwrap(), 200);
+    let outcome = SignIn::new(fixture.alone()).logout().await.unwrap();
+    got_nothing(&thief);
+    assert!(matches!(outcome, LogoutOutcome::Forgotten { .. }), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn h13_code_is_not_sent_to_a_named_server_that_claims_another_issuer() {
+    let fixture = Fixture::new(Conduct::default());
+    let thief = impostor(&fixture.authority);
+    names(&fixture.authority, &thief.issuer());
+    assert!(fixture.call_as(fixture.attended()).await.is_err());
+    got_nothing(&thief);
+}
+
+#[tokio::test]
 async fn h13_authorization_endpoint_with_oauth_parameters_is_not_opened() {
     for parameter in [
         "client_id",
