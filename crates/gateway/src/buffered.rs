@@ -45,10 +45,10 @@ enum Holder {
 pub(crate) struct Buffered {
     clock: Clock,
     hits: Arc<LimitHits>,
-    inner: Mutex<Inner>,
+    state: Mutex<BudgetState>,
 }
 
-struct Inner {
+struct BudgetState {
     budget: BufferBudget,
     holders: HashMap<HolderKey, Holder>,
 }
@@ -64,15 +64,15 @@ impl Buffered {
         Arc::new(Self {
             clock,
             hits,
-            inner: Mutex::new(Inner {
+            state: Mutex::new(BudgetState {
                 budget: BufferBudget::new(limits),
                 holders: HashMap::new(),
             }),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
+    fn lock(&self) -> MutexGuard<'_, BudgetState> {
+        self.state.lock()
     }
 
     /// Sets other limits, which hold at once.
@@ -94,10 +94,10 @@ impl Buffered {
         connection: AbortHandle,
     ) -> Arc<Hold> {
         let key = {
-            let mut inner = self.lock();
-            let key = inner.budget.open(principal, Held::Answer);
-            inner.holders.insert(key, Holder::Answer(connection));
-            inner.budget.handle_held(key, bytes, self.clock.now());
+            let mut state = self.lock();
+            let key = state.budget.open(principal, Held::Answer);
+            state.holders.insert(key, Holder::Answer(connection));
+            state.budget.handle_held(key, bytes, self.clock.now());
             key
         };
         self.carry_out();
@@ -116,8 +116,8 @@ impl Buffered {
     fn carry_out(&self) {
         loop {
             let (key, going, exceeded) = {
-                let mut inner = self.lock();
-                let Some(output) = inner.budget.poll_output() else {
+                let mut state = self.lock();
+                let Some(output) = state.budget.poll_output() else {
                     return;
                 };
                 let (key, bytes, exceeded) = match output {
@@ -128,7 +128,7 @@ impl Buffered {
                     } => (holder, bytes, exceeded),
                     Output::Close { holder, exceeded } => (holder, 0, exceeded),
                 };
-                let going = match inner.holders.get(&key) {
+                let going = match state.holders.get(&key) {
                     Some(Holder::Events(keeper)) => Going::Events(keeper.upgrade(), bytes),
                     Some(Holder::Answer(connection)) => Going::Connection(connection.clone()),
                     None => continue,
@@ -151,9 +151,9 @@ impl Buffered {
     }
 
     fn close(&self, key: HolderKey) {
-        let mut inner = self.lock();
-        inner.budget.close(key);
-        inner.holders.remove(&key);
+        let mut state = self.lock();
+        state.budget.close(key);
+        state.holders.remove(&key);
     }
 }
 
@@ -210,9 +210,9 @@ impl ReportedEvents {
         self.reported
             .store(kept.bytes, std::sync::atomic::Ordering::Relaxed);
         let hold = self.hold.get_or_init(|| {
-            let mut inner = buffered.lock();
-            let key = inner.budget.open(principal.clone(), Held::Events);
-            inner.holders.insert(key, Holder::Events(Weak::clone(keeper)));
+            let mut state = buffered.lock();
+            let key = state.budget.open(principal.clone(), Held::Events);
+            state.holders.insert(key, Holder::Events(Weak::clone(keeper)));
             Hold {
                 buffered: Arc::clone(buffered),
                 key,

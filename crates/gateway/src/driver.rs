@@ -18,7 +18,7 @@ pub(crate) type Outputs<O> = SmallVec<[O; 2]>;
 
 type Panic = Box<dyn Any + Send>;
 
-/// State that takes facts and returns outputs.
+/// DriverState that takes facts and returns outputs.
 pub(crate) trait Machine {
     /// Something to be done when the lock is released.
     type Output;
@@ -39,10 +39,10 @@ pub(crate) trait Machine {
 
 /// A machine, its lock, and the queue of its outputs.
 pub(crate) struct Driver<M: Machine> {
-    state: Mutex<State<M>>,
+    state: Mutex<DriverState<M>>,
 }
 
-struct State<M: Machine> {
+struct DriverState<M: Machine> {
     machine: M,
     /// Outputs that were given while a caller drains. It takes them next.
     waiting: Vec<M::Output>,
@@ -50,7 +50,7 @@ struct State<M: Machine> {
 }
 
 /// The machine under its lock, to be read, or changed where that has no outputs.
-pub(crate) struct Locked<'a, M: Machine>(MutexGuard<'a, State<M>>);
+pub(crate) struct Locked<'a, M: Machine>(MutexGuard<'a, DriverState<M>>);
 
 impl<M: Machine> std::ops::Deref for Locked<'_, M> {
     type Target = M;
@@ -69,7 +69,7 @@ impl<M: Machine> std::ops::DerefMut for Locked<'_, M> {
 impl<M: Machine> Driver<M> {
     pub(crate) fn new(machine: M) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(DriverState {
                 machine,
                 waiting: Vec::new(),
                 is_draining: false,
@@ -82,7 +82,7 @@ impl<M: Machine> Driver<M> {
         Locked(self.state())
     }
 
-    fn state(&self) -> MutexGuard<'_, State<M>> {
+    fn state(&self) -> MutexGuard<'_, DriverState<M>> {
         self.state.lock()
     }
 

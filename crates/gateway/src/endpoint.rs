@@ -38,7 +38,7 @@ use crate::upstream::{Upstream, UpstreamContext};
 
 pub(crate) use closing::{CloseReason, Draining, SessionUse};
 pub(crate) use modern_requests::CallOptions;
-pub(crate) use old_streams::{Next, OldStream, OldStreams};
+pub(crate) use old_streams::{OldStream, OldStreamStep, OldStreams};
 
 /// What all destinations have in common.
 #[derive(Debug, Clone)]

@@ -47,7 +47,7 @@ pub(crate) struct Instance {
     metrics: Arc<DestinationMetrics>,
     /// What its server shows of its eras is noted here.
     eras: Arc<ServerEras>,
-    driver: Driver<Inner>,
+    driver: Driver<InstanceState>,
     /// There is something to write.
     pub(crate) outgoing_ready: Notify,
     /// The supervisor has something to look at: a link is wanted, a deadline moved, the instance is to stop.
@@ -86,7 +86,7 @@ pub(crate) struct Unreserved {
     reservations: u64,
 }
 
-struct Inner {
+struct InstanceState {
     destination: Arc<str>,
     multiplexer: Multiplexer,
     /// Rialto counts the keys up itself, so no peer can choose keys that collide.
@@ -156,7 +156,7 @@ enum Asked {
 }
 
 /// What is to be done after the lock.
-enum Order {
+enum InstanceOrder {
     Tell {
         user: Arc<dyn InstanceUser>,
         now: Moment,
@@ -172,7 +172,7 @@ enum Order {
         now: Moment,
         shown: ShownEras,
     },
-    /// A line to write at once. Until [`Inner::note_written`] the writer task gets nothing.
+    /// A line to write at once. Until [`InstanceState::note_written`] the writer task gets nothing.
     Write {
         inlet: Arc<dyn ByteInlet>,
         line: Bytes,
@@ -207,7 +207,7 @@ impl Instance {
             clock,
             metrics,
             eras,
-            driver: Driver::new(Inner {
+            driver: Driver::new(InstanceState {
                 destination: Arc::clone(&destination),
                 multiplexer,
                 users: FxHashMap::default(),
@@ -270,7 +270,7 @@ impl Instance {
         &self.metrics
     }
 
-    fn lock(&self) -> Locked<'_, Inner> {
+    fn lock(&self) -> Locked<'_, InstanceState> {
         self.driver.lock()
     }
 
@@ -278,9 +278,9 @@ impl Instance {
 
     /// Makes a user known, so that tells can reach it.
     pub(crate) fn attach(&self, key: SessionKey, user: Arc<dyn InstanceUser>) {
-        let mut inner = self.lock();
-        inner.users.insert(key, user);
-        inner.idle_since = None;
+        let mut state = self.lock();
+        state.users.insert(key, user);
+        state.idle_since = None;
     }
 
     /// Sets the eras that the server is introduced to in, as long as it was not introduced to.
@@ -290,9 +290,9 @@ impl Instance {
 
     /// Keeps to the eras that the old transport knows.
     pub(crate) fn plan_for_old_transport(&self) {
-        let mut inner = self.lock();
-        let plan = inner.multiplexer.eras_planned().over_old_transport();
-        inner.multiplexer.plan_eras(plan);
+        let mut state = self.lock();
+        let plan = state.multiplexer.eras_planned().over_old_transport();
+        state.multiplexer.plan_eras(plan);
     }
 
     /// Returns whether a server that refuses `server/discover` is sent `initialize`.
@@ -302,15 +302,15 @@ impl Instance {
 
     /// Returns the era that was agreed on with the server, if one was on this link.
     pub(crate) fn agreed_era(&self) -> Option<Era> {
-        let inner = self.lock();
-        inner.multiplexer.is_ready().then(|| inner.multiplexer.era())
+        let state = self.lock();
+        state.multiplexer.is_ready().then(|| state.multiplexer.era())
     }
 
     pub(crate) fn ask(&self, now: Moment, ask: Ask) {
         let session = ask.session();
         let is_closing = matches!(ask, Ask::Close { .. });
-        let asked = self.act(now, |inner, orders| {
-            if let Some(next) = inner.moved.get(&session) {
+        let asked = self.act(now, |state, orders| {
+            if let Some(next) = state.moved.get(&session) {
                 return Asked::PassOn(Arc::clone(next), ask);
             }
             #[cfg(debug_assertions)]
@@ -318,16 +318,16 @@ impl Instance {
                 Ask::Call(call) => call.message.bytes().clone(),
                 _ => Bytes::new(),
             };
-            inner.multiplexer.handle_ask(now, ask);
+            state.multiplexer.handle_ask(now, ask);
             #[cfg(debug_assertions)]
             fault_injection::maybe_panic(fault_injection::Site::Instance, &panics);
-            inner.send_through(orders);
+            state.send_through(orders);
             if !is_closing {
                 return Asked::Done { _gone: None };
             }
             // Its last tells still reach it.
-            inner.poll_outputs(orders);
-            let _gone = inner.forget_user(session);
+            state.poll_outputs(orders);
+            let _gone = state.forget_user(session);
             Asked::Done { _gone }
         });
         match asked {
@@ -364,14 +364,14 @@ impl Instance {
         // The other instance knows the session before this one passes anything on.
         next.attach(session, Arc::clone(&user));
         next.with(|multiplexer, now| multiplexer.expect_session(now, session, leaving));
-        let (handover, _gone) = self.act(now, |inner, orders| {
-            let handover = inner.multiplexer.hand_over(now, session);
+        let (handover, _gone) = self.act(now, |state, orders| {
+            let handover = state.multiplexer.hand_over(now, session);
             if handover.is_none() {
                 return (None, None);
             }
-            inner.poll_outputs(orders);
-            inner.moved.insert(session, Arc::clone(next));
-            (handover, inner.forget_user(session))
+            state.poll_outputs(orders);
+            state.moved.insert(session, Arc::clone(next));
+            (handover, state.forget_user(session))
         });
         let has_moved = handover.is_some();
         match handover {
@@ -392,13 +392,17 @@ impl Instance {
     }
 
     /// Calls the machine, and carries out what comes of it.
-    fn act<T>(&self, now: Moment, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
+    fn act<T>(
+        &self,
+        now: Moment,
+        act: impl FnOnce(&mut InstanceState, &mut Outputs<InstanceOrder>) -> T,
+    ) -> T {
         let acted = self.driver.act(
-            |inner, orders| {
-                inner.now = now;
-                let acted = act(inner, orders);
-                inner.note_changes();
-                if inner.multiplexer.is_owned() {
+            |state, orders| {
+                state.now = now;
+                let acted = act(state, orders);
+                state.note_changes();
+                if state.multiplexer.is_owned() {
                     self.owned.store(true, Ordering::Relaxed);
                 }
                 acted
@@ -437,16 +441,16 @@ impl Instance {
     /// Returns since when no session has used this instance; `None` also while a task goes on that
     /// was begun here.
     pub(crate) fn idle_since(&self) -> Option<Moment> {
-        let inner = self.lock();
-        let pinned = inner.multiplexer.has_live_tasks(self.clock.now());
-        inner.idle_since.filter(|_| !pinned)
+        let state = self.lock();
+        let pinned = state.multiplexer.has_live_tasks(self.clock.now());
+        state.idle_since.filter(|_| !pinned)
     }
 
     /// Returns the keys of those that use this instance; `None` while a task needs it.
     pub(crate) fn users(&self) -> Option<Vec<SessionKey>> {
-        let inner = self.lock();
-        let is_pinned = inner.multiplexer.has_live_tasks(self.clock.now());
-        (!is_pinned).then(|| inner.users.keys().copied().collect())
+        let state = self.lock();
+        let is_pinned = state.multiplexer.has_live_tasks(self.clock.now());
+        (!is_pinned).then(|| state.users.keys().copied().collect())
     }
 
     /// Checks that the headers of a call match its arguments, as far as its tool is known.
@@ -460,15 +464,15 @@ impl Instance {
     }
 
     pub(crate) fn depths(&self) -> Depths {
-        let inner = self.lock();
+        let state = self.lock();
         Depths {
-            era: inner.multiplexer.era(),
-            health: inner.health.clone(),
-            open_calls: inner.multiplexer.open_calls(),
-            waiting_calls: inner.multiplexer.waiting_calls(),
-            open_questions: inner.multiplexer.open_questions(),
-            outgoing_bytes: inner.multiplexer.outgoing_bytes(),
-            counters: inner.multiplexer.counters(),
+            era: state.multiplexer.era(),
+            health: state.health.clone(),
+            open_calls: state.multiplexer.open_calls(),
+            waiting_calls: state.multiplexer.waiting_calls(),
+            open_questions: state.multiplexer.open_questions(),
+            outgoing_bytes: state.multiplexer.outgoing_bytes(),
+            counters: state.multiplexer.counters(),
         }
     }
 
@@ -489,19 +493,19 @@ impl Instance {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
-        let mut inner = self.lock();
-        inner.deadline = inner.multiplexer.next_deadline();
-        inner.deadline
+        let mut state = self.lock();
+        state.deadline = state.multiplexer.next_deadline();
+        state.deadline
     }
 
     pub(crate) fn link_up(&self, pid: Option<u32>) {
         // A replacement that was wanted for the predecessor does not concern this child.
         self.take_replacement();
         {
-            let mut inner = self.lock();
-            inner.link += 1;
-            inner.was_ready = false;
-            inner.stray_output = StrayOutput::default();
+            let mut state = self.lock();
+            state.link += 1;
+            state.was_ready = false;
+            state.stray_output = StrayOutput::default();
         }
         self.with(|multiplexer, now| multiplexer.handle_link_up(now));
         self.set_health(Health::Running { pid });
@@ -518,9 +522,9 @@ impl Instance {
 
     /// Returns whether the server may have ended because of `server/discover`.
     pub(crate) fn link_down(&self, backend_error: &Arc<BackendError>) -> bool {
-        self.act(self.clock.now(), |inner, _| {
-            inner.link += 1;
-            inner.multiplexer.handle_link_down(backend_error)
+        self.act(self.clock.now(), |state, _| {
+            state.link += 1;
+            state.multiplexer.handle_link_down(backend_error)
         })
     }
 
@@ -568,16 +572,16 @@ impl Instance {
     pub(crate) fn arrive(&self, framer: &mut LineFramer, pid: u32) -> Option<usize> {
         let mut lines = 0;
         let now = self.clock.now();
-        let is_useless = self.act(now, |inner, orders| {
+        let is_useless = self.act(now, |state, orders| {
             if framer.unfinished().is_none() {
-                inner.multiplexer.handle_activity();
+                state.multiplexer.handle_activity();
             }
             while let Some(frame) = framer.next() {
                 lines += 1;
                 match frame {
-                    Frame::Line(line) => inner.multiplexer.handle_line(now, line),
+                    Frame::Line(line) => state.multiplexer.handle_line(now, line),
                     Frame::TooLong(long) => {
-                        inner
+                        state
                             .multiplexer
                             .handle_too_long(now, long.id.as_deref(), long.method, long.length);
                         tracing::warn!(destination = %self.destination, pid, length = long.length, "skipped a line longer than max_message_bytes");
@@ -585,12 +589,12 @@ impl Instance {
                 }
             }
             if let Some(line) = framer.unfinished() {
-                inner.multiplexer.handle_unfinished(line);
+                state.multiplexer.handle_unfinished(line);
             }
-            inner.note_ready(Some(pid));
-            inner.pid = pid;
-            inner.poll_outputs(orders);
-            inner.replacement.is_some()
+            state.note_ready(Some(pid));
+            state.pid = pid;
+            state.poll_outputs(orders);
+            state.replacement.is_some()
         });
         (!is_useless).then_some(lines)
     }
@@ -617,10 +621,10 @@ impl Instance {
     /// Returns the headers that mirror a call's arguments, as far as its tool is known: names and
     /// values.
     pub(crate) fn mirrored_arguments(&self, message: &Message) -> Vec<(String, String)> {
-        let inner = self.lock();
+        let state = self.lock();
         let tool = message
             .text(Member::Name)
-            .and_then(|name| inner.multiplexer.tool(&name));
+            .and_then(|name| state.multiplexer.tool(&name));
         match (tool, arguments_of(message)) {
             (Some(tool), Ok(arguments)) => tool.headers.values_of_raw(arguments).unwrap_or_default(),
             (None, _) | (_, Err(_)) => Vec::new(),
@@ -629,19 +633,19 @@ impl Instance {
 
     /// Returns whether a tool is annotated as idempotent or read-only.
     pub(crate) fn is_repeatable(&self, message: &Message) -> bool {
-        let inner = self.lock();
+        let state = self.lock();
         let tool = message
             .text(Member::Name)
-            .and_then(|name| inner.multiplexer.tool(&name));
+            .and_then(|name| state.multiplexer.tool(&name));
         tool.is_some_and(|tool| tool.repeatable)
     }
 
     /// Takes one message of the server, and the request in whose exchange it came.
     pub(crate) fn receive(&self, message: Bytes, origin: Option<WireId>) {
         let now = self.clock.now();
-        self.act(now, |inner, _| {
-            inner.multiplexer.handle_message(now, message, origin);
-            inner.note_ready(None);
+        self.act(now, |state, _| {
+            state.multiplexer.handle_message(now, message, origin);
+            state.note_ready(None);
         });
     }
 
@@ -649,14 +653,14 @@ impl Instance {
     /// come.
     pub(crate) fn receive_answer(&self, id: WireId, messages: impl IntoIterator<Item = Bytes>) -> bool {
         let now = self.clock.now();
-        self.act(now, |inner, _| {
+        self.act(now, |state, _| {
             let mut messages = messages.into_iter();
             let mut answered = false;
             while !answered && let Some(message) = messages.next() {
-                inner.multiplexer.handle_message(now, message, Some(id));
-                answered = !inner.multiplexer.is_unanswered(id);
+                state.multiplexer.handle_message(now, message, Some(id));
+                answered = !state.multiplexer.is_unanswered(id);
             }
-            inner.note_ready(None);
+            state.note_ready(None);
             answered
         })
     }
@@ -693,53 +697,53 @@ impl Instance {
 
     /// Exchanges an empty outbox for everything that waits to be written.
     pub(crate) fn take_outbox(&self, empty: Outbox) -> Outbox {
-        let mut inner = self.lock();
-        if inner.is_sending {
+        let mut state = self.lock();
+        if state.is_sending {
             return empty;
         }
-        inner.multiplexer.handle_written();
-        inner.multiplexer.take_outbox(empty)
+        state.multiplexer.handle_written();
+        state.multiplexer.take_outbox(empty)
     }
 
     /// The same for a server that is reached by POSTs: everything that waits, line by line.
     pub(crate) fn take_posts(&self) -> PostBatch {
-        let mut inner = self.lock();
-        if inner.is_sending {
+        let mut state = self.lock();
+        if state.is_sending {
             return PostBatch::default();
         }
-        inner.multiplexer.handle_written();
-        inner.multiplexer.take_posts()
+        state.multiplexer.handle_written();
+        state.multiplexer.take_posts()
     }
 
     /// The same for the supervisor. If nothing is queued, clients' calls go to this inlet directly
     /// from now on, until a message is queued that the supervisor must order.
     pub(crate) fn take_posts_or_lend(&self, inlet: &Arc<impl MessageInlet + 'static>) -> Option<PostBatch> {
-        let mut inner = self.lock();
-        if inner.is_sending {
+        let mut state = self.lock();
+        if state.is_sending {
             return None;
         }
         // The caller has sent what it took before, even if nothing has come since.
-        inner.multiplexer.handle_written();
-        if inner.multiplexer.has_outgoing() {
-            inner.inlet = None;
-            return Some(inner.multiplexer.take_posts());
+        state.multiplexer.handle_written();
+        if state.multiplexer.has_outgoing() {
+            state.inlet = None;
+            return Some(state.multiplexer.take_posts());
         }
-        if inner.inlet.is_none() {
-            inner.inlet = Some(Inlet::Messages(Arc::clone(inlet) as Arc<dyn MessageInlet>));
+        if state.inlet.is_none() {
+            state.inlet = Some(Inlet::Messages(Arc::clone(inlet) as Arc<dyn MessageInlet>));
         }
         None
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Multiplexer, Moment) -> T) -> T {
         let now = self.clock.now();
-        self.act(now, |inner, _| act(&mut inner.multiplexer, now))
+        self.act(now, |state, _| act(&mut state.multiplexer, now))
     }
 
-    fn carry_out(&self, order: Order) {
+    fn carry_out(&self, order: InstanceOrder) {
         match order {
-            Order::Tell { user, now, tell } => user.deliver(now, tell),
-            Order::LoseInstance { user, now, failure } => user.lose_instance(now, &failure),
-            Order::Write {
+            InstanceOrder::Tell { user, now, tell } => user.deliver(now, tell),
+            InstanceOrder::LoseInstance { user, now, failure } => user.lose_instance(now, &failure),
+            InstanceOrder::Write {
                 inlet,
                 mut line,
                 link,
@@ -748,30 +752,30 @@ impl Instance {
                 let sent = &self.metrics.server_bytes_sent;
                 sent.fetch_add(written as u64, Ordering::Relaxed);
                 line.advance(written);
-                self.note_sent(|inner| inner.note_written(link, line));
+                self.note_sent(|state| state.note_written(link, line));
             }
-            Order::Send { inlet, post } => {
+            InstanceOrder::Send { inlet, post } => {
                 inlet.send(post);
                 self.note_sent(|_| {});
             }
-            Order::LearnEras { now, shown } => {
+            InstanceOrder::LearnEras { now, shown } => {
                 self.eras.learn(now, shown);
                 if let Some(era) = self.agreed_era() {
                     tracing::info!(destination = %self.destination, era = era.as_str(), "the server has answered");
                 }
             }
-            Order::WakeWriter => self.outgoing_ready.notify_one(),
-            Order::WakeSupervisor => self.supervisor_wake.notify_one(),
+            InstanceOrder::WakeWriter => self.outgoing_ready.notify_one(),
+            InstanceOrder::WakeSupervisor => self.supervisor_wake.notify_one(),
         }
     }
 
     /// A message was passed to the inlet: the backend's tasks may send the next ones.
-    fn note_sent(&self, note: impl FnOnce(&mut Inner)) {
+    fn note_sent(&self, note: impl FnOnce(&mut InstanceState)) {
         let has_outgoing = {
-            let mut inner = self.lock();
-            inner.is_sending = false;
-            note(&mut inner);
-            inner.multiplexer.has_outgoing()
+            let mut state = self.lock();
+            state.is_sending = false;
+            note(&mut state);
+            state.multiplexer.has_outgoing()
         };
         if has_outgoing {
             self.outgoing_ready.notify_one();
@@ -789,7 +793,7 @@ fn one_line(line: &[u8]) -> String {
     out
 }
 
-impl Inner {
+impl InstanceState {
     /// Returns the user that has left.
     fn forget_user(&mut self, session: SessionKey) -> Option<Arc<dyn InstanceUser>> {
         let gone = self.users.remove(&session);
@@ -800,7 +804,7 @@ impl Inner {
     }
 
     /// Passes a message that is alone to the inlet directly.
-    fn send_through(&mut self, orders: &mut Outputs<Order>) {
+    fn send_through(&mut self, orders: &mut Outputs<InstanceOrder>) {
         if self.is_sending {
             return;
         }
@@ -809,11 +813,11 @@ impl Inner {
             None => None,
             Some(Inlet::Bytes(inlet)) => self.multiplexer.take_lone_line().map(|line| {
                 let inlet = Arc::clone(inlet);
-                Order::Write { inlet, line, link }
+                InstanceOrder::Write { inlet, line, link }
             }),
             Some(Inlet::Messages(inlet)) => self.multiplexer.take_lone_post().map(|post| {
                 let inlet = Arc::clone(inlet);
-                Order::Send { inlet, post }
+                InstanceOrder::Send { inlet, post }
             }),
         };
         self.is_sending = order.is_some();
@@ -872,20 +876,20 @@ impl Inner {
     }
 }
 
-impl Machine for Inner {
-    type Output = Order;
+impl Machine for InstanceState {
+    type Output = InstanceOrder;
 
-    fn poll_output(&mut self) -> Option<Order> {
+    fn poll_output(&mut self) -> Option<InstanceOrder> {
         let now = self.now;
         while let Some(output) = self.multiplexer.poll_output() {
             match output {
                 Output::Tell(tell) => {
                     if let Some(user) = self.users.get(&tell.session()) {
                         let user = Arc::clone(user);
-                        return Some(Order::Tell { user, now, tell });
+                        return Some(InstanceOrder::Tell { user, now, tell });
                     }
                 }
-                Output::Shown(shown) => return Some(Order::LearnEras { now, shown }),
+                Output::Shown(shown) => return Some(InstanceOrder::LearnEras { now, shown }),
                 Output::WantLink => {
                     self.link_wanted = true;
                     self.wake_supervisor = true;
@@ -898,12 +902,12 @@ impl Machine for Inner {
             }
         }
         if let Some((user, failure)) = self.lost.pop_front() {
-            return Some(Order::LoseInstance { user, now, failure });
+            return Some(InstanceOrder::LoseInstance { user, now, failure });
         }
         if std::mem::take(&mut self.wake_writer) {
-            return Some(Order::WakeWriter);
+            return Some(InstanceOrder::WakeWriter);
         }
-        std::mem::take(&mut self.wake_supervisor).then_some(Order::WakeSupervisor)
+        std::mem::take(&mut self.wake_supervisor).then_some(InstanceOrder::WakeSupervisor)
     }
 
     /// A panic may leave the ledger half-written, so the instance is treated as one whose link has

@@ -96,10 +96,10 @@ pub struct LineSink {
     owner: Arc<Owner>,
 }
 
-/// Closes the sink when the last caller has gone; the thread holds only `Shared`.
+/// Closes the sink when the last caller has gone; the thread holds only `SinkShared`.
 #[derive(Debug)]
 struct Owner {
-    shared: Arc<Shared>,
+    shared: Arc<SinkShared>,
 }
 
 impl Drop for Owner {
@@ -115,7 +115,7 @@ impl LineSink {
     pub fn file(path: &Path, options: Options) -> io::Result<Self> {
         let file = append_to(path)?;
         Self::start(
-            Output::File {
+            SinkOutput::File {
                 path: path.to_owned(),
                 file,
             },
@@ -137,12 +137,12 @@ impl LineSink {
     }
 
     pub fn over(writer: Box<dyn Write + Send>, options: Options) -> io::Result<Self> {
-        Self::start(Output::Stream(writer), options)
+        Self::start(SinkOutput::Stream(writer), options)
     }
 
-    fn start(output: Output, options: Options) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State::default()),
+    fn start(output: SinkOutput, options: Options) -> io::Result<Self> {
+        let shared = Arc::new(SinkShared {
+            state: Mutex::new(SinkState::default()),
             work: Condvar::new(),
             progress: Condvar::new(),
             max_bytes: options.max_bytes,
@@ -150,7 +150,7 @@ impl LineSink {
             lost: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
-            can_reopen: matches!(output, Output::File { .. }),
+            can_reopen: matches!(output, SinkOutput::File { .. }),
         });
         let thread = WriterThread {
             shared: Arc::clone(&shared),
@@ -204,7 +204,7 @@ impl LineSink {
         let shared = &*self.owner.shared;
         let mut state = shared.lock();
         let (target, reopens) = (state.pushed, state.reopens_asked);
-        let is_done = |state: &State| state.settled >= target && state.reopens_done >= reopens;
+        let is_done = |state: &SinkState| state.finished >= target && state.reopens_done >= reopens;
         if is_done(&state) {
             return true;
         }
@@ -251,8 +251,8 @@ impl LineSink {
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct SinkShared {
+    state: Mutex<SinkState>,
     /// The thread waits here.
     work: Condvar,
     /// Callers of `flush` wait here.
@@ -267,7 +267,7 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SinkState {
     buffer: Vec<u8>,
     lines: usize,
     /// What the thread has taken and not finished.
@@ -275,7 +275,7 @@ struct State {
     lines_in_hand: usize,
     /// Lines taken in, and lines written or given up, ever.
     pushed: u64,
-    settled: u64,
+    finished: u64,
     thread: Thread,
     /// Ends a pause of the thread early.
     is_urgent: bool,
@@ -294,7 +294,7 @@ enum Thread {
     Awake,
 }
 
-impl State {
+impl SinkState {
     fn waiting_bytes(&self) -> usize {
         self.buffer.len() + self.bytes_in_hand
     }
@@ -304,25 +304,25 @@ impl State {
     }
 }
 
-impl Shared {
+impl SinkShared {
     /// Nothing under the lock can be left half done, so a panic elsewhere does not spoil the state.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SinkState> {
         self.state.lock()
     }
 
-    fn hurry(&self, state: &mut State) {
+    fn hurry(&self, state: &mut SinkState) {
         state.is_urgent = true;
         state.thread = Thread::Awake;
         self.work.notify_one();
     }
 }
 
-enum Output {
+enum SinkOutput {
     File { path: PathBuf, file: File },
     Stream(Box<dyn Write + Send>),
 }
 
-impl Output {
+impl SinkOutput {
     fn writer(&mut self) -> &mut dyn Write {
         match self {
             Self::File { file, .. } => file,
@@ -351,8 +351,8 @@ fn append_to(path: &Path) -> io::Result<File> {
 
 /// The thread's side.
 struct WriterThread {
-    shared: Arc<Shared>,
-    output: Output,
+    shared: Arc<SinkShared>,
+    output: SinkOutput,
     options: Options,
     reported_lost: u64,
     reported_at: Option<Instant>,
@@ -375,7 +375,7 @@ impl WriterThread {
                 buffer.clear();
                 buffer.shrink_to(KEPT_CAPACITY);
             }
-            self.settle();
+            self.finish_batch();
             self.report(None);
             self.pause(self.options.gather);
         }
@@ -401,9 +401,9 @@ impl WriterThread {
     }
 
     /// Wakes callers of `flush`: the batch is done with.
-    fn settle(&self) {
+    fn finish_batch(&self) {
         let mut state = self.shared.lock();
-        state.settled += state.lines_in_hand as u64;
+        state.finished += state.lines_in_hand as u64;
         state.lines_in_hand = 0;
         state.bytes_in_hand = 0;
         self.shared.progress.notify_all();

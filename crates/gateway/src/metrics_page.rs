@@ -17,7 +17,7 @@ use self::process::Process;
 use crate::gateway::Gateway;
 use crate::guard::Caller;
 use crate::metrics::{DestinationMetrics, StreamKind, method_label};
-use crate::status::{Depths, DestinationStatus, State, Status};
+use crate::status::{Depths, DestinationStatus, HealthKind, Status};
 
 /// One destination as it is now.
 struct DestinationView<'a> {
@@ -299,8 +299,8 @@ fn children(views: &[DestinationView<'_>]) -> Vec<Family> {
                     .count() as f64,
             )
         };
-        for state in State::ALL {
-            let value = count(&|instance| State::of(&instance.health) == state);
+        for state in HealthKind::ALL {
+            let value = count(&|instance| HealthKind::of(&instance.health) == state);
             let labels = view.labels(&[("state", state.as_str())]);
             states.samples.push((labels, value));
         }

@@ -59,10 +59,10 @@ pub(crate) struct ModernRequestHandle {
     states: Option<StateSeal>,
     /// The events that it keeps, as reported to the gateway's budget.
     events: ReportedEvents,
-    driver: Driver<Inner>,
+    driver: Driver<RequestState>,
 }
 
-struct Inner {
+struct RequestState {
     modern_request: ModernRequest,
     waker: Option<Waker>,
     /// The permit of the open HTTP request; none while it is parked.
@@ -78,7 +78,7 @@ impl std::fmt::Debug for ModernRequestHandle {
 }
 
 /// What is to be done after the lock.
-enum Order {
+enum RequestOrder {
     Wake(Waker),
     Ask(Ask),
     /// A request has its answer, and returns its permit.
@@ -135,7 +135,7 @@ impl ModernRequestHandle {
             metrics,
             states,
             events: ReportedEvents::default(),
-            driver: Driver::new(Inner {
+            driver: Driver::new(RequestState {
                 modern_request,
                 waker: None,
                 permit,
@@ -147,7 +147,7 @@ impl ModernRequestHandle {
                 if let Ask::Call(call) = &mut ask {
                     call.mirrored.clone_from(&mirrored);
                 }
-                Order::Ask(ask)
+                RequestOrder::Ask(ask)
             }));
         });
         handle
@@ -164,7 +164,7 @@ impl ModernRequestHandle {
         self.events.count(keeper, buffered);
     }
 
-    fn lock(&self) -> Locked<'_, Inner> {
+    fn lock(&self) -> Locked<'_, RequestState> {
         self.driver.lock()
     }
 
@@ -191,12 +191,12 @@ impl ModernRequestHandle {
     }
 
     pub(crate) fn tick(&self, now: Moment) {
-        self.act(|inner, _| inner.modern_request.handle_tick(now));
+        self.act(|state, _| state.modern_request.handle_tick(now));
     }
 
     /// Returns the answer with the server's questions under a sealed state.
-    pub(crate) fn park(&self, state: &str, until: Moment) -> Bytes {
-        self.act(|inner, _| inner.modern_request.park(state, until))
+    pub(crate) fn park(&self, sealed: &str, until: Moment) -> Bytes {
+        self.act(|state, _| state.modern_request.park(sealed, until))
     }
 
     pub(crate) fn retry(
@@ -207,31 +207,31 @@ impl ModernRequestHandle {
         permit: Option<Permit>,
     ) -> Result<(), RetryRefusal> {
         let now = self.clock.now();
-        self.act(|inner, orders| {
-            let asks = inner.modern_request.retry(now, message, round, accepts)?;
-            inner.poll_outputs(orders);
-            inner.permit = permit;
-            orders.extend(asks.into_iter().map(Order::Ask));
+        self.act(|state, orders| {
+            let asks = state.modern_request.retry(now, message, round, accepts)?;
+            state.poll_outputs(orders);
+            state.permit = permit;
+            orders.extend(asks.into_iter().map(RequestOrder::Ask));
             Ok(())
         })
     }
 
     pub(crate) fn abandon(&self) {
-        self.act(|inner, _| inner.modern_request.abandon());
+        self.act(|state, _| state.modern_request.abandon());
     }
 
     /// Ends the request with a failure instead of the server's questions. Returns the answer for the client.
     pub(crate) fn fail(&self, failure: Failure) -> Bytes {
-        self.act(|inner, _| inner.modern_request.fail(failure))
+        self.act(|state, _| state.modern_request.fail(failure))
     }
 
     /// Ends a listen with its closing result.
     pub(crate) fn dismiss(&self) {
-        self.act(|inner, _| inner.modern_request.end_listen());
+        self.act(|state, _| state.modern_request.end_listen());
     }
 
     pub(crate) fn handle_disconnect(&self) {
-        self.act(|inner, _| inner.modern_request.handle_disconnect());
+        self.act(|state, _| state.modern_request.handle_disconnect());
     }
 
     /// Writes what is new into `out` as events. If there is nothing, the task is woken when there is.
@@ -265,14 +265,14 @@ impl ModernRequestHandle {
     ) -> T {
         let mut now = self.clock.now();
         loop {
-            let (polled, due) = self.act(|inner, orders| {
-                let (polled, waits) = poll(&mut inner.modern_request, now);
-                inner.poll_outputs_but_wakes(orders);
+            let (polled, due) = self.act(|state, orders| {
+                let (polled, waits) = poll(&mut state.modern_request, now);
+                state.poll_outputs_but_wakes(orders);
                 if !waits {
                     return (polled, None);
                 }
-                inner.waker = Some(context.waker().clone());
-                (polled, inner.modern_request.next_deadline())
+                state.waker = Some(context.waker().clone());
+                (polled, state.modern_request.next_deadline())
             });
             match due {
                 Some(due) if debounce.poll(self.clock, due, context).is_ready() => now = now.max(due),
@@ -291,14 +291,14 @@ impl ModernRequestHandle {
     }
 
     /// Calls the machine, and carries out what comes of it.
-    fn act<T>(&self, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
+    fn act<T>(&self, act: impl FnOnce(&mut RequestState, &mut Outputs<RequestOrder>) -> T) -> T {
         let acted = self.driver.act(
-            |inner, orders| {
-                let acted = act(inner, orders);
-                let kept = inner.modern_request.kept_bytes();
+            |state, orders| {
+                let acted = act(state, orders);
+                let kept = state.modern_request.kept_bytes();
                 if self.events.is_due(kept) {
-                    inner.poll_outputs(orders);
-                    orders.push(Order::Report(kept));
+                    state.poll_outputs(orders);
+                    orders.push(RequestOrder::Report(kept));
                 }
                 acted
             },
@@ -308,15 +308,15 @@ impl ModernRequestHandle {
         acted
     }
 
-    fn carry_out(&self, order: Order) {
+    fn carry_out(&self, order: RequestOrder) {
         match order {
-            Order::Wake(waker) => waker.wake(),
-            Order::Ask(ask) => self.instance.ask(self.clock.now(), ask),
-            Order::Ended(record, permit) => {
+            RequestOrder::Wake(waker) => waker.wake(),
+            RequestOrder::Ask(ask) => self.instance.ask(self.clock.now(), ask),
+            RequestOrder::Ended(record, permit) => {
                 drop(permit);
                 self.record(&record);
             }
-            Order::Report(bytes) => {
+            RequestOrder::Report(bytes) => {
                 let since = self.clock.now();
                 self.events
                     .report(&Principal::named(&self.principal), KeptEvents { bytes, since });
@@ -357,21 +357,21 @@ impl InstanceUser for ModernRequestHandle {
         {
             *message = sealed;
         }
-        self.act(|inner, _| inner.modern_request.handle_tell(now, tell));
+        self.act(|state, _| state.modern_request.handle_tell(now, tell));
     }
 
     fn lose_instance(&self, _now: Moment, failure: &Failure) {
-        self.act(|inner, _| inner.modern_request.handle_lost_instance(failure));
+        self.act(|state, _| state.modern_request.handle_lost_instance(failure));
     }
 }
 
 impl KeepsEvents for ModernRequestHandle {
     fn drop_events(&self, bytes: usize) -> KeptEvents {
         let kept = {
-            let mut inner = self.lock();
-            inner.modern_request.drop_events(bytes);
+            let mut state = self.lock();
+            state.modern_request.drop_events(bytes);
             KeptEvents {
-                bytes: inner.modern_request.kept_bytes(),
+                bytes: state.modern_request.kept_bytes(),
                 since: self.clock.now(),
             }
         };
@@ -380,34 +380,34 @@ impl KeepsEvents for ModernRequestHandle {
     }
 }
 
-impl Inner {
+impl RequestState {
     /// Moves the outputs to the end of `orders`, for a caller that runs because it was woken and needs no waking.
-    fn poll_outputs_but_wakes(&mut self, orders: &mut Outputs<Order>) {
+    fn poll_outputs_but_wakes(&mut self, orders: &mut Outputs<RequestOrder>) {
         while let Some(output) = self.modern_request.poll_output() {
             match output {
                 Output::Wake => {}
-                Output::Ask(ask) => orders.push(Order::Ask(ask)),
+                Output::Ask(ask) => orders.push(RequestOrder::Ask(ask)),
                 Output::Ended(record) => orders.push(self.ended(record)),
             }
         }
     }
 
-    fn ended(&mut self, record: ModernRequestRecord) -> Order {
-        Order::Ended(Box::new(record), self.permit.take())
+    fn ended(&mut self, record: ModernRequestRecord) -> RequestOrder {
+        RequestOrder::Ended(Box::new(record), self.permit.take())
     }
 }
 
-impl Machine for Inner {
-    type Output = Order;
+impl Machine for RequestState {
+    type Output = RequestOrder;
 
-    fn poll_output(&mut self) -> Option<Order> {
+    fn poll_output(&mut self) -> Option<RequestOrder> {
         loop {
             return Some(match self.modern_request.poll_output()? {
                 Output::Wake => match self.waker.take() {
-                    Some(waker) => Order::Wake(waker),
+                    Some(waker) => RequestOrder::Wake(waker),
                     None => continue,
                 },
-                Output::Ask(ask) => Order::Ask(ask),
+                Output::Ask(ask) => RequestOrder::Ask(ask),
                 Output::Ended(record) => self.ended(record),
             });
         }

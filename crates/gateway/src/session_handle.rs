@@ -39,7 +39,7 @@ use crate::reply;
 
 /// A client that reads lines. It is given everything that its session has for it.
 pub(crate) trait LineListener: Send + Sync {
-    fn receive(self: Arc<Self>, said: OutgoingLine);
+    fn receive(self: Arc<Self>, line: OutgoingLine);
 }
 
 /// One client's session.
@@ -61,15 +61,15 @@ pub(crate) struct SessionHandle {
     /// What the session has used of its rate limit.
     pub(crate) requests: Allowance,
     /// The session's permit, until it ends.
-    place: Mutex<Option<Permit>>,
+    permit: Mutex<Option<Permit>>,
     /// The client on stdio, which receives all messages of the session.
     listener: Option<Arc<dyn LineListener>>,
     /// The events that it keeps, as reported to the gateway's budget.
     events: ReportedEvents,
-    driver: Driver<Inner>,
+    driver: Driver<SessionState>,
 }
 
-struct Inner {
+struct SessionState {
     session: Session,
     wakers: VecMap<StreamKey, Waiting>,
     /// The permits of open calls.
@@ -92,11 +92,11 @@ impl std::fmt::Debug for SessionHandle {
 }
 
 /// What is to be done after the lock.
-enum Order {
+enum SessionOrder {
     Wake(Waker),
     Ask(Ask),
     /// Something for a client that reads lines.
-    Say(OutgoingLine),
+    SendLine(OutgoingLine),
     /// A call has ended, and returns its permit.
     Ended(Box<CallRecord>, Option<Permit>),
     /// The events that are kept have changed enough to be reported.
@@ -131,10 +131,10 @@ impl SessionHandle {
             clock,
             recorder,
             requests: Allowance::default(),
-            place: Mutex::default(),
+            permit: Mutex::default(),
             listener,
             events: ReportedEvents::default(),
-            driver: Driver::new(Inner {
+            driver: Driver::new(SessionState {
                 session,
                 wakers: VecMap::default(),
                 permits: VecMap::default(),
@@ -160,18 +160,18 @@ impl SessionHandle {
         &self.principal
     }
 
-    fn lock(&self) -> Locked<'_, Inner> {
+    fn lock(&self) -> Locked<'_, SessionState> {
         self.driver.lock()
     }
 
     /// Calls the machine, and carries out what comes of it.
-    fn act<T>(&self, now: Moment, act: impl FnOnce(&mut Inner, &mut Outputs<Order>) -> T) -> T {
+    fn act<T>(&self, now: Moment, act: impl FnOnce(&mut SessionState, &mut Outputs<SessionOrder>) -> T) -> T {
         let acted = self.driver.act(
-            |inner, orders| {
-                let acted = act(inner, orders);
-                if self.events.is_due(inner.session.kept_bytes()) {
-                    inner.poll_outputs(orders);
-                    orders.push(Order::Report(inner.kept_events()));
+            |state, orders| {
+                let acted = act(state, orders);
+                if self.events.is_due(state.session.kept_bytes()) {
+                    state.poll_outputs(orders);
+                    orders.push(SessionOrder::Report(state.kept_events()));
                 }
                 acted
             },
@@ -232,8 +232,8 @@ impl SessionHandle {
     }
 
     /// Holds the session's permit until it ends.
-    pub(crate) fn hold(&self, place: Permit) {
-        *self.place.lock() = Some(place);
+    pub(crate) fn hold(&self, permit: Permit) {
+        *self.permit.lock() = Some(permit);
     }
 
     /// Returns the number of events that were dropped unread.
@@ -254,20 +254,20 @@ impl SessionHandle {
         permit: Option<Permit>,
     ) -> Result<Acceptance, Rejection> {
         let now = self.clock.now();
-        self.act(now, |inner, orders| {
-            let taken = inner.session.handle_message(now, message, accepts)?;
-            inner.poll_outputs(orders);
+        self.act(now, |state, orders| {
+            let taken = state.session.handle_message(now, message, accepts)?;
+            state.poll_outputs(orders);
             let (acceptance, ask) = match taken {
                 Accepted::Noted(ask) => (Acceptance::Noted, ask),
                 Accepted::Call { call, ask } => {
                     if let Some(permit) = permit {
-                        inner.permits.insert(call, permit);
+                        state.permits.insert(call, permit);
                     }
                     (Acceptance::Call(call), Some(ask))
                 }
                 Accepted::Answered(body) => (Acceptance::Answered(body), None),
             };
-            orders.extend(ask.map(Order::Ask));
+            orders.extend(ask.map(SessionOrder::Ask));
             Ok(acceptance)
         })
     }
@@ -282,21 +282,21 @@ impl SessionHandle {
     }
 
     pub(crate) fn tick(&self, now: Moment) {
-        self.act(now, |inner, _| inner.session.handle_tick(now));
+        self.act(now, |state, _| state.session.handle_tick(now));
     }
 
     /// Ends the session: its calls are cancelled, its streams end.
     pub(crate) fn end(&self) {
         let now = self.clock.now();
-        self.act(now, |inner, orders| {
-            let ask = inner.session.end();
-            inner.poll_outputs(orders);
-            orders.extend(ask.map(Order::Ask));
+        self.act(now, |state, orders| {
+            let ask = state.session.end();
+            state.poll_outputs(orders);
+            orders.extend(ask.map(SessionOrder::Ask));
         });
         if self.moved_to.get().is_some() {
             self.first_instance.forget_moved(self.key);
         }
-        *self.place.lock() = None;
+        *self.permit.lock() = None;
         self.metrics.events_lost.fetch_add(self.events_lost(), Relaxed);
     }
 
@@ -312,52 +312,52 @@ impl SessionHandle {
     /// Sends a message on that stream.
     pub(crate) fn send(&self, data: &Bytes) {
         let now = self.clock.now();
-        self.act(now, |inner, _| inner.session.announce(now, data));
+        self.act(now, |state, _| state.session.announce(now, data));
     }
 
     pub(crate) fn resume(&self, last: &str) -> Result<Reader, StreamRefusal> {
         let now = self.clock.now();
-        self.act(now, |inner, _| inner.session.resume(now, last))
+        self.act(now, |state, _| state.session.resume(now, last))
     }
 
     /// Reads a stream; the waker is called when there is more.
     pub(crate) fn read(&self, reader: Reader, out: &mut BytesMut, waker: &Waker) -> Reading {
-        let mut inner = self.lock();
-        let reading = inner.session.read(self.clock.now(), reader, out);
+        let mut state = self.lock();
+        let reading = state.session.read(self.clock.now(), reader, out);
         if out.is_empty() && reading == Reading::Open {
-            inner.wait(reader.stream, Some(reader), waker);
+            state.wait(reader.stream, Some(reader), waker);
         }
-        drop(inner);
+        drop(state);
         // The client may have read the last answer that was kept for it.
         self.metrics.idle.note_change();
         reading
     }
 
     pub(crate) fn handle_disconnect(&self, reader: Reader) {
-        let mut inner = self.lock();
-        inner.session.handle_disconnect(self.clock.now(), reader);
+        let mut state = self.lock();
+        state.session.handle_disconnect(self.clock.now(), reader);
         // A newer reader of the same stream may wait by now.
-        if let Some(waiting) = inner.wakers.get(&reader.stream)
+        if let Some(waiting) = state.wakers.get(&reader.stream)
             && waiting.reader == Some(reader)
         {
-            inner.wakers.remove(&reader.stream);
+            state.wakers.remove(&reader.stream);
         }
     }
 
-    fn carry_out(&self, now: Moment, order: Order) {
+    fn carry_out(&self, now: Moment, order: SessionOrder) {
         match order {
-            Order::Wake(waker) => waker.wake(),
-            Order::Ask(ask) => self.instance().ask(now, ask),
-            Order::Say(said) => {
+            SessionOrder::Wake(waker) => waker.wake(),
+            SessionOrder::Ask(ask) => self.instance().ask(now, ask),
+            SessionOrder::SendLine(line) => {
                 if let Some(listener) = &self.listener {
-                    Arc::clone(listener).receive(said);
+                    Arc::clone(listener).receive(line);
                 }
             }
-            Order::Ended(record, permit) => {
+            SessionOrder::Ended(record, permit) => {
                 drop(permit);
                 self.record_call(now, &record);
             }
-            Order::Report(kept) => self.events.report(&Principal::named(&self.principal), kept),
+            SessionOrder::Report(kept) => self.events.report(&Principal::named(&self.principal), kept),
         }
     }
 
@@ -397,20 +397,20 @@ impl SessionHandle {
 
 impl InstanceUser for SessionHandle {
     fn deliver(&self, now: Moment, tell: Tell) {
-        self.act(now, |inner, _| inner.session.handle_tell(now, tell));
+        self.act(now, |state, _| state.session.handle_tell(now, tell));
     }
 
     fn lose_instance(&self, now: Moment, failure: &Failure) {
-        self.act(now, |inner, _| inner.session.handle_lost_instance(now, failure));
+        self.act(now, |state, _| state.session.handle_lost_instance(now, failure));
     }
 }
 
 impl KeepsEvents for SessionHandle {
     fn drop_events(&self, bytes: usize) -> KeptEvents {
         let kept = {
-            let mut inner = self.lock();
-            inner.session.drop_events(bytes);
-            inner.kept_events()
+            let mut state = self.lock();
+            state.session.drop_events(bytes);
+            state.kept_events()
         };
         self.events.dropped(kept);
         kept
@@ -425,7 +425,7 @@ pub(crate) enum Acceptance {
     Answered(Bytes),
 }
 
-impl Inner {
+impl SessionState {
     fn kept_events(&self) -> KeptEvents {
         KeptEvents {
             bytes: self.session.kept_bytes(),
@@ -447,21 +447,21 @@ impl Inner {
     }
 }
 
-impl Machine for Inner {
-    type Output = Order;
+impl Machine for SessionState {
+    type Output = SessionOrder;
 
-    fn poll_output(&mut self) -> Option<Order> {
+    fn poll_output(&mut self) -> Option<SessionOrder> {
         loop {
             return Some(match self.session.poll_output()? {
                 Output::Wake(stream) => match self.wakers.remove(&stream) {
-                    Some(waiting) => Order::Wake(waiting.waker),
+                    Some(waiting) => SessionOrder::Wake(waiting.waker),
                     None => continue,
                 },
-                Output::Ask(ask) => Order::Ask(*ask),
-                Output::Line(said) => Order::Say(said),
+                Output::Ask(ask) => SessionOrder::Ask(*ask),
+                Output::Line(line) => SessionOrder::SendLine(line),
                 Output::Ended(record) => {
                     let permit = self.permits.remove(&record.call);
-                    Order::Ended(record, permit)
+                    SessionOrder::Ended(record, permit)
                 }
             });
         }
@@ -488,10 +488,10 @@ impl Future for AwaitAnswer {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
         let call = self.call;
         let answered = {
-            let mut inner = self.handle.lock();
-            match inner.session.poll_answer(call) {
+            let mut state = self.handle.lock();
+            match state.session.poll_answer(call) {
                 Answer::Waiting => {
-                    inner.wait(StreamKey(call.0), None, context.waker());
+                    state.wait(StreamKey(call.0), None, context.waker());
                     return Poll::Pending;
                 }
                 Answer::Complete { body, failure } => Answered::Complete { body, failure },
@@ -506,9 +506,9 @@ impl Future for AwaitAnswer {
 impl Drop for AwaitAnswer {
     fn drop(&mut self) {
         if !self.done {
-            let mut inner = self.handle.lock();
-            inner.session.abandon(self.call);
-            inner.wakers.remove(&StreamKey(self.call.0));
+            let mut state = self.handle.lock();
+            state.session.abandon(self.call);
+            state.wakers.remove(&StreamKey(self.call.0));
         }
     }
 }

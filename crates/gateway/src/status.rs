@@ -26,7 +26,7 @@ pub(crate) struct DestinationStatus {
     /// The configuration has it; otherwise a reload has removed it.
     pub(crate) is_configured: bool,
     pub(crate) transport: &'static str,
-    pub(crate) state: State,
+    pub(crate) state: HealthKind,
     pub(crate) is_ready: bool,
     /// What is wrong with its server, if something is.
     pub(crate) backend_error: Option<String>,
@@ -90,7 +90,7 @@ pub(crate) struct LimitHit {
 
 /// What an instance, or the best instance of a destination, does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum State {
+pub(crate) enum HealthKind {
     Failed,
     Stopped,
     Idle,
@@ -100,7 +100,7 @@ pub(crate) enum State {
     Ready,
 }
 
-impl State {
+impl HealthKind {
     /// In the order in which the page of metrics has them.
     pub(crate) const ALL: [Self; 7] = [
         Self::Idle,

@@ -39,12 +39,12 @@ pub enum TlsError {
 /// The certificate in use and the files it came from.
 #[derive(Debug)]
 pub(crate) struct Tls {
-    state: Mutex<State>,
+    state: Mutex<TlsState>,
     failures: AtomicU64,
 }
 
 #[derive(Debug)]
-struct State {
+struct TlsState {
     settings: TlsSettings,
     config: Arc<ServerConfig>,
     /// The files as they were when they were last read, with or without success.
@@ -77,7 +77,7 @@ impl Tls {
     pub(crate) fn open(settings: &TlsSettings) -> Result<Self, TlsError> {
         let stamps = stamps(settings);
         Ok(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(TlsState {
                 settings: settings.clone(),
                 config: load(settings)?,
                 read: stamps,
@@ -87,7 +87,7 @@ impl Tls {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TlsState> {
         self.state.lock()
     }
 
@@ -107,8 +107,8 @@ impl Tls {
         let now = stamps(&settings);
         {
             let mut state = self.lock();
-            let is_settled = std::mem::replace(&mut state.seen, now) == now;
-            if now == state.read || !is_settled {
+            let is_unchanged = std::mem::replace(&mut state.seen, now) == now;
+            if now == state.read || !is_unchanged {
                 return;
             }
         }

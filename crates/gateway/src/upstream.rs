@@ -26,7 +26,7 @@ use crate::server_eras::{EraMemory, ServerEras};
 use crate::settings::{
     self, BackendSpec, ProcessSpec, RemoteSpec, Sharing, SharingRules, SignIn, Start, Transport,
 };
-use crate::status::{Depths, Health, State};
+use crate::status::{Depths, Health, HealthKind};
 use instances::{InstancePool, Instances, Started};
 
 pub(crate) use instances::InstanceKey;
@@ -75,7 +75,7 @@ enum Backend {
 #[derive(Debug)]
 pub(crate) struct UpstreamStatus {
     pub(crate) transport: &'static str,
-    pub(crate) state: State,
+    pub(crate) state: HealthKind,
     pub(crate) is_ready: bool,
     /// What is wrong with the server, if something is.
     pub(crate) backend_error: Option<String>,
@@ -359,8 +359,8 @@ impl Upstream {
             | Health::Stopped => None,
         };
         let (state, backend_error) = match &self.broken {
-            Some(_) => (State::Failed, Some(reply::CANNOT_RUN.to_owned())),
-            None => (State::best(&health), health.iter().find_map(trouble_of)),
+            Some(_) => (HealthKind::Failed, Some(reply::CANNOT_RUN.to_owned())),
+            None => (HealthKind::best(&health), health.iter().find_map(trouble_of)),
         };
         UpstreamStatus {
             transport: self.transport(),

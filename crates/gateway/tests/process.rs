@@ -454,7 +454,7 @@ async fn a_flood_on_stderr_does_not_freeze_the_child_and_its_end_is_kept() {
     .await
     .expect("the child is not frozen");
     assert_eq!(exit.code, Some(7));
-    tail.settled(Duration::ZERO).await;
+    tail.ended_within(Duration::ZERO).await;
     assert_eq!(tail.last_lines(2), ["line 499", "last words"]);
     let kept: usize = tail.last_lines(usize::MAX).iter().map(String::len).sum();
     assert!(kept <= 64 * 1024);

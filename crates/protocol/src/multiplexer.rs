@@ -215,7 +215,7 @@ impl Multiplexer {
 
     /// Calls and requests of our own that are still in the books.
     #[doc(hidden)]
-    pub fn unsettled(&self) -> usize {
+    pub fn unanswered_requests(&self) -> usize {
         self.ledger.count(|pending| match pending {
             Pending::Call(_) | Pending::Own { .. } | Pending::Step { .. } => true,
             Pending::Handshake(_) | Pending::Listen | Pending::Background { .. } => false,

@@ -266,8 +266,8 @@ pub(crate) struct Negotiation {
     /// `server/discover` was sent once more on this link, to a server that named a revision of ours.
     discovered_again: bool,
     exit: Exit,
-    /// A link that ended at `server/discover` was excused since the last success.
-    is_excused: bool,
+    /// A link that ended at `server/discover` was reported since the last success.
+    is_exit_reported: bool,
 }
 
 /// What is known of a server whose link ended at `server/discover`.
@@ -291,7 +291,7 @@ impl Negotiation {
             other_at: None,
             discovered_again: false,
             exit: Exit::None,
-            is_excused: false,
+            is_exit_reported: false,
         }
     }
 
@@ -378,7 +378,7 @@ impl Negotiation {
     pub(crate) fn handle_success(&mut self, era: Era) -> ShownEras {
         self.answered = true;
         self.agreed = Some(era);
-        self.is_excused = false;
+        self.is_exit_reported = false;
         if self.exit == Exit::Suspected {
             self.exit = Exit::Confirmed;
         }
@@ -465,7 +465,7 @@ impl Negotiation {
             self.exit = Exit::None;
         }
         self.restart();
-        suspects && !std::mem::replace(&mut self.is_excused, true)
+        suspects && !std::mem::replace(&mut self.is_exit_reported, true)
     }
 }
 
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_exits_at_discover_is_excused_once_and_asked_otherwise() {
+    fn server_that_exits_at_discover_is_reported_once_and_asked_otherwise() {
         let mut negotiation = first(Era::Modern);
         send(&mut negotiation, NOW, Era::Modern);
         assert!(negotiation.handle_link_end());
@@ -663,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn server_that_exits_in_every_era_is_excused_once_and_tried_in_turn() {
+    fn server_that_exits_in_every_era_is_reported_once_and_tried_in_turn() {
         let mut negotiation = first(Era::Modern);
         for round in 0..3 {
             send(&mut negotiation, NOW, Era::Modern);

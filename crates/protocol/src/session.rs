@@ -401,7 +401,7 @@ impl Session {
 
     /// Returns since when this session is idle; `None` while a call or a stream is open.
     pub fn idle_since(&self) -> Option<Moment> {
-        let in_use = self.calls.is_in_use() || self.notices.is_attended();
+        let in_use = self.calls.is_in_use() || self.notices.is_connected();
         (!in_use).then_some(self.activity.last_seen)
     }
 
@@ -591,7 +591,8 @@ impl Session {
         let data = Bytes::copy_from_slice(data);
         self.events_lost += self.notices.push(now, data, audience, &self.limits.retention);
         self.shed_to(self.limits.retention.bytes);
-        self.outputs.extend(self.notices.attended().map(Output::Wake));
+        self.outputs
+            .extend(self.notices.connected_streams().map(Output::Wake));
         self.notices.newest()
     }
 
@@ -645,7 +646,7 @@ impl Session {
             let lost = match (self.calls.next_to_shed(), self.notices.next_to_shed()) {
                 (None, None) => return,
                 (Some((order, target)), notices) if notices.is_none_or(|notices| order <= notices) => {
-                    self.calls.target(target)
+                    self.calls.drop_oldest(target)
                 }
                 (_, Some(_)) | (Some(_), None) => self.notices.drop_oldest(),
             };
@@ -733,7 +734,7 @@ impl Session {
         }
         if self.notices.handle_disconnect(now, reader) {
             self.activity.last_seen = now;
-            self.activity.stream_closed = !self.notices.is_attended();
+            self.activity.stream_closed = !self.notices.is_connected();
         }
         self.notices.forget_listeners(now, &self.limits);
     }

@@ -152,7 +152,10 @@ async fn crash_loops_leave_no_child_no_zombie_and_no_open_file() -> Result<()> {
         client.call(id, "echo", "{}").await?.expect_failed(503)?;
     }
     wait_for_no_servers(&rialto).await;
-    assert!(rialto.journal().starts().len() > 10, "calls start the server again");
+    assert!(
+        rialto.journal().starts().len() > 10,
+        "calls start the server again"
+    );
     wait_for_files(&rialto, before).await;
     Ok(())
 }

@@ -25,7 +25,7 @@
 //!
 //! // `stdin.try_write`, `stdin.writable()`, `stdout.try_read`, `stdout.readable()`; and beside them:
 //! let exit = child.exited().await; // a crash; leftovers of its group end in the background
-//! tail.settled(Duration::from_millis(100)).await;
+//! tail.ended_within(Duration::from_millis(100)).await;
 //! let last_words = tail.telling_lines();
 //!
 //! // Or on purpose:
@@ -56,7 +56,7 @@ pub use environment::{Environment, environment, is_allowed, wanted_but_withheld}
 pub use group::GroupId;
 pub use launch::{LEFTOVER_GRACE, LaunchError, LaunchOrder, Launcher, Running};
 pub use resolve::{ResolveError, resolve};
-pub use restart::{IllegalTransition, RestartPolicy, StartDecision, State};
+pub use restart::{ChildState, IllegalTransition, RestartPolicy, StartDecision};
 pub use stderr::StderrTail;
 pub use stop::{ChildProcess, Exit, VOLUNTARY};
 pub use strays::close_to_children;

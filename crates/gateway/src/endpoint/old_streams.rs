@@ -89,11 +89,11 @@ pub(crate) struct OldStream {
     pub(crate) id: Uuid,
     pub(crate) principal: Principal,
     pub(crate) opened: Moment,
-    state: Mutex<State>,
+    state: Mutex<OldStreamState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct OldStreamState {
     stage: Stage,
     /// The messages that arrived before there was a session.
     early: VecDeque<Bytes>,
@@ -114,12 +114,12 @@ enum Stage {
 }
 
 impl OldStream {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OldStreamState> {
         self.state.lock()
     }
 
     /// Changes the state and wakes the task that sends the stream.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut OldStreamState) -> T) -> T {
         let (changed, waker) = {
             let mut state = self.lock();
             (change(&mut state), state.waker.take())
@@ -197,17 +197,17 @@ impl OldStream {
     }
 
     /// Returns what the client is to be sent next; the waker is called when there may be more.
-    pub(crate) fn poll_next(&self, waker: &Waker) -> Next {
+    pub(crate) fn poll_next(&self, waker: &Waker) -> OldStreamStep {
         let mut state = self.lock();
         if !state.early.is_empty() {
-            return Next::Messages(std::mem::take(&mut state.early));
+            return OldStreamStep::Messages(std::mem::take(&mut state.early));
         }
         match &state.stage {
-            Stage::Reading(handle) => Next::Session(Arc::clone(handle)),
-            Stage::Ended => Next::Ended,
+            Stage::Reading(handle) => OldStreamStep::Session(Arc::clone(handle)),
+            Stage::Ended => OldStreamStep::Ended,
             Stage::Silent | Stage::Introducing(_) => {
                 state.waker = Some(waker.clone());
-                Next::Nothing
+                OldStreamStep::Nothing
             }
         }
     }
@@ -222,7 +222,7 @@ impl OldStream {
 }
 
 /// What is to be sent on a stream.
-pub(crate) enum Next {
+pub(crate) enum OldStreamStep {
     /// Messages that came before the session was read.
     Messages(VecDeque<Bytes>),
     /// The events of the session, from now on.

@@ -139,7 +139,7 @@ async fn serve_lines(
     };
     if reason == DisconnectReason::InputEnded {
         tokio::select! {
-            () = client.settled() => {}
+            () = client.all_answered() => {}
             () = tokio::time::sleep(LAST_ANSWERS) => {}
             () = &mut writing => reason = DisconnectReason::OutputBroken,
             () = &mut shutdown => {}

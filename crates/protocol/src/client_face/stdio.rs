@@ -35,7 +35,7 @@ use outgoing::OutgoingBuffer;
 /// How much may wait, and how long a client may be left wondering.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Messages of the client that are not settled.
+    /// Messages of the client that have no outcome yet.
     pub messages: usize,
     /// Their bytes; the same again may wait to be read by the client.
     pub bytes: usize,
@@ -94,7 +94,7 @@ enum ClientState {
     Modern,
 }
 
-/// The client's messages that are not settled.
+/// The client's messages that have no outcome yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Load {
     messages: usize,
@@ -345,7 +345,7 @@ impl LineClient {
     }
 
     /// The session would not take a request, or answered it at once.
-    pub fn handle_settled(&mut self, now: Moment, request_bytes: usize, line: &Bytes) {
+    pub fn handle_answered_at_once(&mut self, now: Moment, request_bytes: usize, line: &Bytes) {
         match self.state {
             _ if self.ended => {}
             // The request was to open the session: there will be no other answer by which its client could go on.

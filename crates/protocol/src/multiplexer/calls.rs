@@ -326,7 +326,7 @@ impl Multiplexer {
         if full || !refused || !self.link.face().mirrors_arguments() {
             return false;
         }
-        let Some(call) = self.settle(now, id) else {
+        let Some(call) = self.finish_call(now, id) else {
             return true;
         };
         self.tools.forget();

@@ -35,7 +35,7 @@ impl Multiplexer {
             self.ledger.counters.strays += 1;
             return;
         };
-        self.settle_subscriptions(now, Some(&acknowledged.honoured));
+        self.answer_subscriptions(now, Some(&acknowledged.honoured));
         // What the server does not send any more is not asked for in vain with every later listen.
         for filter in acknowledged.refused {
             match filter {
@@ -106,13 +106,13 @@ impl Multiplexer {
         match end {
             ListenEnd::Ignored => return,
             ListenEnd::Retry => {}
-            ListenEnd::Refuse => self.settle_subscriptions(now, None),
+            ListenEnd::Refuse => self.answer_subscriptions(now, None),
         }
         self.sync_listen();
     }
 
     /// Answers the subscriptions that waited for a listen. `None` honours none of them.
-    fn settle_subscriptions(&mut self, now: Moment, honoured: Option<&BTreeSet<ListenFilter>>) {
+    fn answer_subscriptions(&mut self, now: Moment, honoured: Option<&BTreeSet<ListenFilter>>) {
         let subscribing: Vec<(WireId, SessionKey, ListenFilter)> = self
             .ledger
             .calls()
@@ -128,7 +128,7 @@ impl Multiplexer {
             })
             .collect();
         for (id, session, filter) in subscribing {
-            let Some(call) = self.settle(now, id).map(|call| call.call) else {
+            let Some(call) = self.finish_call(now, id).map(|call| call.call) else {
                 continue;
             };
             let granted = honoured.is_some_and(|honoured| honoured.contains(&filter));

@@ -14,7 +14,7 @@ use crate::time::Moment;
 
 impl Multiplexer {
     /// Takes a call out of the books because the server is done with it.
-    pub(super) fn settle(&mut self, now: Moment, id: WireId) -> Option<Box<InFlight>> {
+    pub(super) fn finish_call(&mut self, now: Moment, id: WireId) -> Option<Box<InFlight>> {
         self.attribution.suspended.resume(id, &mut self.ledger);
         let call = self.ledger.take_call(id)?;
         self.detach_questions(id, &call);
@@ -44,14 +44,14 @@ impl Multiplexer {
             Doing::Working => {}
             // There is nothing that the server could cancel or answer.
             Doing::Listening => {
-                let call = self.settle(now, id)?;
+                let call = self.finish_call(now, id)?;
                 self.revoke_effects(&call);
                 return Some(call);
             }
             // The server has answered: there is only the round or the task to forget.
             Doing::Round(_) | Doing::Polled(_) => {
                 self.withdraw_round(id);
-                return self.settle(now, id);
+                return self.finish_call(now, id);
             }
         }
         let call = self.ledger.take_call(id)?;

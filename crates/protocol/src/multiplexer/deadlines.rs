@@ -64,8 +64,8 @@ impl Multiplexer {
         let owed = match self.ledger.liveness.due(now) {
             None => return,
             Some(Due::Hung(owed)) => owed,
-            Some(Due::Excusable(owed)) => {
-                if let Some(until) = self.excuse(owed) {
+            Some(Due::MaybeBusy(owed)) => {
+                if let Some(until) = self.busy_until(owed) {
                     self.ledger.liveness.postpone(until);
                     return;
                 }
@@ -79,7 +79,7 @@ impl Multiplexer {
     /// Returns when to look again if the server may be silent because of a call that was sent before the one it
     /// owes, and that is still within its time limit: a server may do one call at a time, and answer no ping
     /// meanwhile.
-    fn excuse(&self, owed: Owed) -> Option<Moment> {
+    fn busy_until(&self, owed: Owed) -> Option<Moment> {
         let Owed::Call(id) = owed else { return None };
         let older = self.ledger.calls().take_while(|(older, _)| *older < id);
         older
@@ -151,7 +151,7 @@ impl Multiplexer {
         }
         for id in stopped {
             self.link.call_off(id, &mut self.ledger);
-            self.settle(now, id);
+            self.finish_call(now, id);
             self.handle_unanswered(now, id);
         }
         for id in polled {

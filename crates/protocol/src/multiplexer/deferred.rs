@@ -124,11 +124,11 @@ impl Multiplexer {
         let Some(id) = wire else { return };
         TaskPolling::abandon(now, id, &mut self.ledger, &self.link);
         self.withdraw_round(id);
-        let Some(settled) = self.settle(now, id) else {
+        let Some(ended) = self.finish_call(now, id) else {
             return;
         };
-        let (session, call) = (settled.session, settled.call);
-        if settled.method() == Method::ToolsCall {
+        let (session, call) = (ended.session, ended.call);
+        if ended.method() == Method::ToolsCall {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","id":0,"result":{{"content":[{{"type":"text","text":{}}}],"isError":true}}}}"#,
                 quoted(why)
@@ -137,7 +137,7 @@ impl Multiplexer {
                 session,
                 call,
                 message: Message::own(text),
-                era: settled.era,
+                era: ended.era,
             });
         } else {
             self.ledger.fail(session, call, Failure::Unanswered { why });

@@ -68,7 +68,7 @@ impl Multiplexer {
             Some(Pending::Step { of }) => of,
             Some(Pending::Call(_) | Pending::Own { .. }) | None => id,
         };
-        match self.settle(now, id) {
+        match self.finish_call(now, id) {
             Some(call) => {
                 self.revoke_effects(&call);
                 self.ledger.tell(Tell::Failed {
@@ -132,7 +132,7 @@ impl Multiplexer {
             self.ledger.remove(id);
             return self.handle_unanswered(now, id);
         }
-        let Some(call) = self.settle(now, id) else {
+        let Some(call) = self.finish_call(now, id) else {
             self.attribution.abandoned.handle_answer(id);
             return;
         };

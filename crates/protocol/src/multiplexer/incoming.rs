@@ -204,7 +204,7 @@ impl Multiplexer {
                 }
             }
         }
-        let Some(call) = self.settle(now, id) else {
+        let Some(call) = self.finish_call(now, id) else {
             // No client waits for the answer to a request of our own.
             self.ledger.counters.strays += u64::from(!own);
             return;

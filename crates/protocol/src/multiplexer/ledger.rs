@@ -14,7 +14,7 @@ use crate::time::Moment;
 use super::limits::{Counters, Limits};
 use super::liveness::Liveness;
 use super::open_questions::OpenQuestions;
-use super::outputs::{Output, Outputs};
+use super::outputs::{Output, OutputQueue};
 use super::send_queue::SendQueue;
 use super::sessions::Sessions;
 use super::state::{InFlight, Pending, PendingOpen};
@@ -32,7 +32,7 @@ pub(super) struct Ledger {
     pub(super) questions: OpenQuestions,
     next_wire: u64,
     pub(super) outgoing: SendQueue,
-    pub(super) outputs: Outputs,
+    pub(super) outputs: OutputQueue,
     pub(super) counters: Counters,
     pub(super) liveness: Liveness,
 }
@@ -48,7 +48,7 @@ impl Ledger {
             questions: OpenQuestions::default(),
             next_wire: 1,
             outgoing: SendQueue::default(),
-            outputs: Outputs::default(),
+            outputs: OutputQueue::default(),
             counters: Counters::default(),
             liveness: Liveness::default(),
         }

@@ -39,7 +39,7 @@ pub enum Carrier {
 }
 
 #[derive(Debug)]
-enum State {
+enum LinkState {
     /// There is none; one has been asked for if a client waits.
     Absent,
     /// A remote server cannot be reached until it is tried again, for this reason.
@@ -52,7 +52,7 @@ enum State {
 /// The link.
 #[derive(Debug)]
 pub(super) struct Link {
-    state: State,
+    state: LinkState,
     carrier: Carrier,
     face: Face,
     negotiation: Negotiation,
@@ -90,7 +90,7 @@ impl Link {
     pub(super) fn new(client_hello: ClientHello) -> Self {
         let plan = EraPlan::default();
         Self {
-            state: State::Absent,
+            state: LinkState::Absent,
             carrier: Carrier::default(),
             face: Face::new(plan.first(), client_hello),
             negotiation: Negotiation::new(plan),
@@ -143,7 +143,7 @@ impl Link {
     }
 
     pub(super) fn is_up(&self) -> bool {
-        matches!(self.state, State::Up)
+        matches!(self.state, LinkState::Up)
     }
 
     /// Returns whether the handshake has succeeded and the server can be sent calls.
@@ -188,11 +188,11 @@ impl Link {
     /// Returns why calls have failed that waited for the server for too long.
     pub(super) fn wait_failure(&self, limits: &Limits) -> Failure {
         match &self.state {
-            State::OutOfReach(backend_error) => Failure::Unavailable {
+            LinkState::OutOfReach(backend_error) => Failure::Unavailable {
                 backend_error: Arc::clone(backend_error),
                 retry_after: LONGEST_PAUSE,
             },
-            State::Absent | State::Unavailable | State::Up => Failure::StartTimeout {
+            LinkState::Absent | LinkState::Unavailable | LinkState::Up => Failure::StartTimeout {
                 limit: limits.start_timeout,
                 backend_error: self.start_report.clone(),
             },
@@ -202,7 +202,7 @@ impl Link {
     // Facts about the server.
 
     pub(super) fn handle_up(&mut self) {
-        self.state = State::Up;
+        self.state = LinkState::Up;
         self.start_report = None;
     }
 
@@ -210,8 +210,8 @@ impl Link {
     pub(super) fn handle_down(&mut self) -> bool {
         let was_up = self.is_up();
         let ended_at_discover = self.negotiation.handle_link_end() && was_up;
-        if !matches!(self.state, State::OutOfReach(_)) {
-            self.state = State::Absent;
+        if !matches!(self.state, LinkState::OutOfReach(_)) {
+            self.state = LinkState::Absent;
         }
         self.face.reset();
         ended_at_discover
@@ -219,16 +219,16 @@ impl Link {
 
     /// The server cannot be reached at the moment. What it received stays valid.
     pub(super) fn handle_out_of_reach(&mut self, backend_error: Option<Arc<BackendError>>) {
-        self.state = backend_error.map_or(State::Absent, State::OutOfReach);
+        self.state = backend_error.map_or(LinkState::Absent, LinkState::OutOfReach);
     }
 
     pub(super) fn handle_unavailable(&mut self) {
-        self.state = State::Unavailable;
+        self.state = LinkState::Unavailable;
     }
 
     /// The server was reached and definitely refuses.
     pub(super) fn handle_no_server(&mut self) {
-        self.state = State::Absent;
+        self.state = LinkState::Absent;
     }
 
     pub(super) fn retire(&mut self) {

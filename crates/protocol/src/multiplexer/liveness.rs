@@ -58,7 +58,7 @@ struct ExpectedReply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     /// An older call may be the reason.
-    Excusable(Owed),
+    MaybeBusy(Owed),
     Hung(Owed),
 }
 
@@ -126,7 +126,7 @@ impl Liveness {
         if expected.hung_at.is_some_and(|at| at <= now) {
             return Some(Due::Hung(expected.owed));
         }
-        (expected.until <= now).then_some(Due::Excusable(expected.owed))
+        (expected.until <= now).then_some(Due::MaybeBusy(expected.owed))
     }
 
     pub(super) fn postpone(&mut self, until: Moment) {

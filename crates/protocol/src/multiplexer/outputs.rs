@@ -34,12 +34,12 @@ pub enum Output {
 
 /// The queue of orders and the next deadline.
 #[derive(Debug, Default)]
-pub(super) struct Outputs {
+pub(super) struct OutputQueue {
     queue: VecDeque<Output>,
     wake_at: Option<Moment>,
 }
 
-impl Outputs {
+impl OutputQueue {
     pub(super) fn push(&mut self, output: Output) {
         self.queue.push_back(output);
     }

@@ -97,7 +97,7 @@ impl Multiplexer {
     /// The task has come to its end, and the call with it.
     fn conclude_polling(&mut self, now: Moment, id: WireId, message: Message) {
         self.withdraw_round(id);
-        if let Some(call) = self.settle(now, id) {
+        if let Some(call) = self.finish_call(now, id) {
             self.ledger.tell(Tell::Reply {
                 session: call.session,
                 call: call.call,

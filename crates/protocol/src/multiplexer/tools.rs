@@ -41,7 +41,7 @@ pub(super) struct Tools {
     /// Which of the tools clients see.
     policy: Arc<ToolPolicy>,
     /// The list has been read to its end, or could not be: asking again would teach nothing.
-    settled: bool,
+    is_final: bool,
     /// How many tools clients are shown, if all of the list has passed by.
     shown: Option<usize>,
     reading: Option<Reading>,
@@ -76,7 +76,7 @@ impl Default for Tools {
         Self {
             catalogue: ToolCatalogue::new(CatalogueLimits::default()),
             policy: Arc::default(),
-            settled: false,
+            is_final: false,
             shown: None,
             reading: None,
             mirrors: false,
@@ -137,7 +137,7 @@ impl Tools {
 
     /// Returns whether a call has to wait until its tool is known.
     pub(super) fn must_learn(&self, call: &Call, link: &Link) -> bool {
-        if self.settled || call.message.method() != Method::ToolsCall {
+        if self.is_final || call.message.method() != Method::ToolsCall {
             return false;
         }
         let mirrored = self.mirrors && link.face().mirrors_arguments();
@@ -150,12 +150,12 @@ impl Tools {
 
     /// Returns whether a call that waits does so for the list.
     pub(super) fn is_awaited_by(&self, waiting: &Waiting, link: &Link) -> bool {
-        (waiting.past.refreshed && !self.settled) || self.must_learn(&waiting.call, link)
+        (waiting.past.refreshed && !self.is_final) || self.must_learn(&waiting.call, link)
     }
 
     /// Begins to read the list if a call waits for it and it is not being read.
     pub(super) fn learn(&mut self, now: Moment, ledger: &mut Ledger, link: &mut Link) {
-        if self.settled || self.reading.is_some() || !link.is_ready() {
+        if self.is_final || self.reading.is_some() || !link.is_ready() {
             return;
         }
         let client = ledger
@@ -206,13 +206,13 @@ impl Tools {
         let page = match message.raw(Member::Result) {
             Some(result) if reading.stale || self.catalogue.add_page(result).is_ok() => result,
             Some(_) | None => {
-                self.settled = true;
+                self.is_final = true;
                 return Page::Last;
             }
         };
         let cursor = if reading.stale { None } else { next_cursor(page) };
         if reading.pages >= MAX_PAGES || (cursor.is_none() && !reading.stale) {
-            self.settled = true;
+            self.is_final = true;
             return Page::Last;
         }
         // From the beginning, if the tools have changed meanwhile.
@@ -224,7 +224,7 @@ impl Tools {
     /// A request of Rialto's own will not be answered. Returns whether it was for the list: calls go on without it.
     pub(super) fn handle_unanswered(&mut self, id: WireId) -> bool {
         let was_reading = self.reading.take_if(|reading| reading.id == id).is_some();
-        self.settled |= was_reading;
+        self.is_final |= was_reading;
         was_reading
     }
 
@@ -243,7 +243,7 @@ impl Tools {
             .and_then(Object::parse)
             .is_none_or(|params| params.get("cursor").is_none());
         if self.catalogue.add_page(result).is_ok() && first && next_cursor(result).is_none() {
-            self.settled = true;
+            self.is_final = true;
         }
     }
 
@@ -264,7 +264,7 @@ impl Tools {
     /// The server's tools have changed, or it is another server.
     pub(super) fn forget(&mut self) {
         self.catalogue.clear();
-        self.settled = false;
+        self.is_final = false;
         self.shown = None;
         if let Some(reading) = &mut self.reading {
             reading.stale = true;

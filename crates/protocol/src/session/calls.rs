@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
-use super::readers::{Answer, Place, Reader, Reading, StreamRefusal};
+use super::readers::{Answer, ReadPosition, Reader, Reading, StreamRefusal};
 use super::replay::{Audience, ByteSum, EventId, EventLog, Retention, StreamKey};
 use super::{Accepts, CallRecord, Ending, Limits};
 use crate::client_face::legacy;
@@ -22,7 +22,7 @@ pub(super) struct OpenCall {
     accepts: Accepts,
     stage: Stage,
     /// A connection waits for the answer.
-    attended: bool,
+    connected: bool,
 }
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct CallStream {
     log: EventLog,
-    place: Place,
+    position: ReadPosition,
     ended: Option<Moment>,
     /// The id of the request, while its answer may have to be given up.
     id: Option<Bytes>,
@@ -105,17 +105,17 @@ impl OpenCall {
 
 impl CallStream {
     /// Returns the stream of a call whose client waits, counted in `sum`.
-    fn attended(sum: &ByteSum) -> Self {
+    fn connected(sum: &ByteSum) -> Self {
         Self {
             log: EventLog::counted_in(sum),
-            place: Place::attended(0),
+            position: ReadPosition::connected(0),
             ended: None,
             id: None,
         }
     }
 
-    pub(super) const fn is_attended(&self) -> bool {
-        self.place.attended
+    pub(super) const fn is_connected(&self) -> bool {
+        self.position.connected
     }
 
     /// Returns the number of the newest event.
@@ -125,12 +125,12 @@ impl CallStream {
 
     /// Returns whether a reader was given the event of this number.
     pub(super) const fn is_read(&self, number: u64) -> bool {
-        self.place.cursor >= number
+        self.position.cursor >= number
     }
 
     /// Returns whether a connection reads this stream and has not been given all of it.
     fn is_awaited(&self) -> bool {
-        self.place.attended && !self.is_read(self.newest())
+        self.position.connected && !self.is_read(self.newest())
     }
 }
 
@@ -149,7 +149,7 @@ pub(super) enum Completed {
 ///
 /// [`Calls::begin`] enters a call. [`Calls::push`] and [`Calls::complete`] take what comes about it. [`Calls::poll`] and
 /// [`Calls::abandon`] are for the connection that waits for the answer; `resume`, `read` and `handle_disconnect` are for readers
-/// of its stream, also after the call has ended. `next_to_shed` and `target` keep the session within its byte budget.
+/// of its stream, also after the call has ended. `next_to_shed` and `drop_oldest` keep the session within its byte budget.
 #[derive(Debug)]
 pub(super) struct Calls {
     /// Boxed, because a map keeps its room when it is empty, and a session is mostly idle.
@@ -170,7 +170,7 @@ impl Calls {
     }
 
     pub(super) fn begin(&mut self, now: Moment, call: CallKey, message: Option<Message>, accepts: Accepts) {
-        let attended = message.is_some();
+        let connected = message.is_some();
         self.open.insert(
             call,
             Box::new(OpenCall {
@@ -178,7 +178,7 @@ impl Calls {
                 started: now,
                 accepts,
                 stage: Stage::Undecided,
-                attended,
+                connected,
             }),
         );
     }
@@ -239,16 +239,16 @@ impl Calls {
     }
 
     /// Returns whether a client waits for an answer or reads the stream of an open call.
-    pub(super) fn is_attended(&self) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.open.values().any(|call| match &call.stage {
-            Stage::Undecided | Stage::Complete { .. } => call.attended,
-            Stage::Stream(stream) => stream.is_attended(),
+            Stage::Undecided | Stage::Complete { .. } => call.connected,
+            Stage::Stream(stream) => stream.is_connected(),
         })
     }
 
     /// Returns whether a call is open, or a client reads the stream of one that has ended.
     pub(super) fn is_in_use(&self) -> bool {
-        !self.open.is_empty() || self.past.iter().any(|(_, stream)| stream.is_attended())
+        !self.open.is_empty() || self.past.iter().any(|(_, stream)| stream.is_connected())
     }
 
     /// Returns whether the stream of an ended call has events that were not read.
@@ -262,9 +262,9 @@ impl Calls {
     /// Turns a call's answer into a stream, if its client reads streams and is still there.
     pub(super) fn upgrade(&mut self, call: CallKey) -> Option<&mut CallStream> {
         let open = self.open.get_mut(&call)?;
-        let can_stream = open.attended && matches!(open.accepts, Accepts::Events | Accepts::Both);
+        let can_stream = open.connected && matches!(open.accepts, Accepts::Events | Accepts::Both);
         if can_stream && matches!(open.stage, Stage::Undecided) {
-            open.stage = Stage::Stream(CallStream::attended(&self.kept));
+            open.stage = Stage::Stream(CallStream::connected(&self.kept));
         }
         open.stream_mut()
     }
@@ -298,10 +298,10 @@ impl Calls {
         failure: Option<Failure>,
         limits: &Limits,
     ) -> Completed {
-        let is_stream = call.accepts == Accepts::Events && call.attended;
+        let is_stream = call.accepts == Accepts::Events && call.connected;
         match call.stage {
-            Stage::Undecided if is_stream => call.stage = Stage::Stream(CallStream::attended(&self.kept)),
-            Stage::Undecided | Stage::Complete { .. } if call.attended => {
+            Stage::Undecided if is_stream => call.stage = Stage::Stream(CallStream::connected(&self.kept)),
+            Stage::Undecided | Stage::Complete { .. } if call.connected => {
                 call.stage = Stage::Complete { body, failure };
                 self.open.insert(key, call);
                 return Completed::Kept;
@@ -339,7 +339,7 @@ impl Calls {
         let Some(call) = self.open.get(&key) else {
             // The call may have ended as a stream before its reader came to look.
             return match self.past.iter().find(|(past, _)| *past == stream) {
-                Some((_, past)) => Answer::Stream(past.place.reader(stream)),
+                Some((_, past)) => Answer::Stream(past.position.reader(stream)),
                 None => Answer::Complete {
                     body: Written::Whole(Bytes::new()),
                     failure: Some(Failure::SessionEnded),
@@ -348,7 +348,7 @@ impl Calls {
         };
         match &call.stage {
             Stage::Undecided => Answer::Waiting,
-            Stage::Stream(open) => Answer::Stream(open.place.reader(stream)),
+            Stage::Stream(open) => Answer::Stream(open.position.reader(stream)),
             Stage::Complete { .. } => match self.open.remove(&key).map(|call| call.stage) {
                 Some(Stage::Complete { body, failure }) => Answer::Complete { body, failure },
                 Some(Stage::Undecided | Stage::Stream(_)) | None => Answer::Waiting,
@@ -360,14 +360,14 @@ impl Calls {
         let Some(call) = self.open.get_mut(&key) else {
             // It may have ended as a stream before a connection began to read it.
             if let Some(past) = self.find_stream(StreamKey(key.0)) {
-                past.place.attended = false;
+                past.position.connected = false;
             }
             return;
         };
-        call.attended = false;
+        call.connected = false;
         match &mut call.stage {
             Stage::Undecided => {}
-            Stage::Stream(stream) => stream.place.attended = false,
+            Stage::Stream(stream) => stream.position.connected = false,
             Stage::Complete { .. } => {
                 self.open.remove(&key);
             }
@@ -391,19 +391,19 @@ impl Calls {
         if open.ended.is_some() && number == open.newest() {
             return Err(StreamRefusal::Finished);
         }
-        open.place.begun = true;
-        Ok(open.place.resume(event))
+        open.position.begun = true;
+        Ok(open.position.resume(event))
     }
 
     pub(super) fn read(&mut self, reader: Reader, primes: bool, out: &mut BytesMut) -> Reading {
         let Some(open) = self
             .find_stream(reader.stream)
-            .filter(|open| open.place.is_of(reader))
+            .filter(|open| open.position.is_of(reader))
         else {
             return Reading::Ended;
         };
-        open.place.read(reader.stream, &mut open.log, primes, out);
-        if open.ended.is_some() && open.place.cursor == open.newest() {
+        open.position.read(reader.stream, &mut open.log, primes, out);
+        if open.ended.is_some() && open.position.cursor == open.newest() {
             Reading::Ended
         } else {
             Reading::Open
@@ -413,9 +413,9 @@ impl Calls {
     pub(super) fn handle_disconnect(&mut self, now: Moment, reader: Reader, limits: &Limits) {
         if let Some(open) = self
             .find_stream(reader.stream)
-            .filter(|open| open.place.is_of(reader))
+            .filter(|open| open.position.is_of(reader))
         {
-            open.place.attended = false;
+            open.position.connected = false;
         }
         self.forget_past(now, limits);
     }
@@ -429,7 +429,7 @@ impl Calls {
             .past
             .iter()
             .enumerate()
-            .find(|(_, (_, stream))| !stream.is_attended())
+            .find(|(_, (_, stream))| !stream.is_connected())
         {
             let excess = self.past.len() > limits.ended_streams;
             let expired = oldest
@@ -483,7 +483,7 @@ impl Calls {
     }
 
     /// Drops the oldest event of a stream. Returns how many were dropped.
-    pub(super) fn target(&mut self, target: DropTarget) -> u64 {
+    pub(super) fn drop_oldest(&mut self, target: DropTarget) -> u64 {
         let stream = match target {
             DropTarget::Open(call) => self.open.get_mut(&call).and_then(|call| call.stream_mut()),
             // Without its answer a stream is not worth coming back to: a client would try for ever.
@@ -499,7 +499,7 @@ impl Calls {
 /// A stream of a call that loses an event.
 pub(super) enum DropTarget {
     Open(CallKey),
-    /// The stream at this place among those that have ended.
+    /// The stream at this index among those that have ended.
     Past(usize),
 }
 

@@ -15,11 +15,11 @@ pub(super) struct Handshake {
     version: Version,
     /// Rialto opened the session for a client that never sent `initialize`.
     implicit: bool,
-    state: State,
+    state: HandshakeState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum HandshakeState {
     /// The server has not answered.
     Open,
     Welcomed,
@@ -33,7 +33,7 @@ impl Handshake {
             asked,
             version: asked.unwrap_or(Version::NEWEST_LEGACY),
             implicit,
-            state: State::Open,
+            state: HandshakeState::Open,
         }
     }
 
@@ -46,19 +46,19 @@ impl Handshake {
     }
 
     pub(super) fn is_opened(&self) -> bool {
-        self.state == State::Welcomed
+        self.state == HandshakeState::Welcomed
     }
 
     /// The server has refused the handshake.
     pub(super) const fn handle_refusal(&mut self) {
-        self.state = State::Refused;
+        self.state = HandshakeState::Refused;
     }
 
     /// Returns whether Rialto has to do its own handshake once more. A client that sent `initialize` does so itself.
     pub(super) fn begin_again(&mut self) -> bool {
-        let again = self.implicit && self.state == State::Refused;
+        let again = self.implicit && self.state == HandshakeState::Refused;
         if again {
-            self.state = State::Open;
+            self.state = HandshakeState::Open;
         }
         again
     }
@@ -67,7 +67,7 @@ impl Handshake {
     pub(super) fn handle_server_info(&mut self, id: &[u8], server_info: &ServerInfo) -> Bytes {
         let (body, version) = legacy::lower_server_info(id, server_info, self.asked);
         self.version = version;
-        self.state = State::Welcomed;
+        self.state = HandshakeState::Welcomed;
         body
     }
 }

@@ -5,15 +5,15 @@ use bytes::{Bytes, BytesMut};
 use super::Limits;
 use super::calls::ShedOrder;
 use super::questions::Questions;
-use super::readers::{Place, Reader, Reading, StreamRefusal};
+use super::readers::{ReadPosition, Reader, Reading, StreamRefusal};
 use super::replay::{Audience, ByteSum, Claim, EventId, EventLog, Retention, StreamKey};
 use crate::time::Moment;
 use crate::vec_map::VecMap;
 
-/// A stream opened by GET: a place in the session's notices.
+/// A stream opened by GET: a position in the log of notices.
 #[derive(Debug)]
 struct Listener {
-    place: Place,
+    position: ReadPosition,
     /// The one stream of the old transport: it cannot be resumed, so that its events have no ids.
     sole: bool,
     /// When its last connection was closed.
@@ -69,16 +69,16 @@ impl Notices {
     }
 
     /// Returns the streams that are read, the oldest first. The newest is the one most likely to be alive.
-    pub(super) fn attended(&self) -> impl DoubleEndedIterator<Item = StreamKey> {
+    pub(super) fn connected_streams(&self) -> impl DoubleEndedIterator<Item = StreamKey> {
         let listeners = self.listeners.iter();
         listeners
-            .filter(|(_, listener)| listener.place.attended)
+            .filter(|(_, listener)| listener.position.connected)
             .map(|(key, _)| *key)
     }
 
     /// Returns whether a client reads any of the streams.
-    pub(super) fn is_attended(&self) -> bool {
-        self.attended().next().is_some()
+    pub(super) fn is_connected(&self) -> bool {
+        self.connected_streams().next().is_some()
     }
 
     pub(super) fn has(&self, stream: StreamKey) -> bool {
@@ -93,13 +93,13 @@ impl Notices {
         limits: &Limits,
     ) -> Result<Reader, StreamRefusal> {
         self.forget_listeners(now, limits);
-        if self.attended().count() >= limits.listeners {
+        if self.connected_streams().count() >= limits.listeners {
             return Err(StreamRefusal::TooMany);
         }
-        let place = Place::attended(self.read);
-        let reader = place.reader(stream);
+        let position = ReadPosition::connected(self.read);
+        let reader = position.reader(stream);
         let listener = Listener {
-            place,
+            position,
             sole,
             since: now,
         };
@@ -115,7 +115,7 @@ impl Notices {
         Some(if event.number > newest {
             Err(StreamRefusal::UnknownEvent)
         } else {
-            Ok(listener.place.resume(event))
+            Ok(listener.position.resume(event))
         })
     }
 
@@ -129,19 +129,19 @@ impl Notices {
         questions: &Questions,
         out: &mut BytesMut,
     ) -> Option<Reading> {
-        let Listener { place, sole, .. } = self.listeners.get_mut(&reader.stream)?;
+        let Listener { position, sole, .. } = self.listeners.get_mut(&reader.stream)?;
         if *sole {
             // A reader that was too slow for an answer must not go on past the gap.
-            if self.log.has_gap(place.cursor) {
+            if self.log.has_gap(position.cursor) {
                 return Some(Reading::Ended);
             }
-            place.read_without_ids(reader.stream, &mut self.log, out);
-        } else if place.is_of(reader) && !is_over {
-            place.read(reader.stream, &mut self.log, primes, out);
+            position.read_without_ids(reader.stream, &mut self.log, out);
+        } else if position.is_of(reader) && !is_over {
+            position.read(reader.stream, &mut self.log, primes, out);
         } else {
             return Some(Reading::Ended);
         }
-        let cursor = place.cursor;
+        let cursor = position.cursor;
         self.read = self.read.max(cursor);
         if *sole {
             // A question that is still open stays in the log, which knows which stream has it.
@@ -159,10 +159,10 @@ impl Notices {
     /// The connection of this reader is gone. Returns whether it had the right to read.
     pub(super) fn handle_disconnect(&mut self, now: Moment, reader: Reader) -> bool {
         let listener = self.listeners.get_mut(&reader.stream);
-        let Some(listener) = listener.filter(|listener| listener.place.is_of(reader)) else {
+        let Some(listener) = listener.filter(|listener| listener.position.is_of(reader)) else {
             return false;
         };
-        listener.place.attended = false;
+        listener.position.connected = false;
         listener.since = now;
         true
     }
@@ -177,10 +177,10 @@ impl Notices {
 
     pub(super) fn forget_listeners(&mut self, now: Moment, limits: &Limits) {
         let keep = limits.retention.age;
-        let attended = self.attended().count();
-        let mut excess = (self.listeners.len() - attended).saturating_sub(limits.ended_streams);
+        let connected = self.connected_streams().count();
+        let mut excess = (self.listeners.len() - connected).saturating_sub(limits.ended_streams);
         self.listeners.retain(|_, listener| {
-            if !listener.place.attended && (now.since(listener.since) > keep || excess > 0) {
+            if !listener.position.connected && (now.since(listener.since) > keep || excess > 0) {
                 excess = excess.saturating_sub(1);
                 return false;
             }

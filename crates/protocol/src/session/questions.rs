@@ -53,14 +53,14 @@ impl Questions {
         &mut self,
         now: Moment,
         until: Moment,
-        is_attended: bool,
+        is_connected: bool,
         is_read: impl Fn(&SentQuestion) -> bool,
     ) -> Vec<(QuestionKey, SentQuestion)> {
         let mut expired = Vec::new();
         self.put.retain(|question, put| {
             match put.deadline {
-                None => put.deadline = (!is_attended).then_some(until),
-                Some(_) if is_attended && is_read(put) => put.deadline = None,
+                None => put.deadline = (!is_connected).then_some(until),
+                Some(_) if is_connected && is_read(put) => put.deadline = None,
                 Some(deadline) if deadline <= now => {
                     expired.push((*question, *put));
                     return false;
@@ -98,9 +98,9 @@ impl Session {
             && let Some(stream) = self.calls.stream(key)
         {
             put.number = stream.newest();
-            put.deadline = (!stream.is_attended()).then_some(until);
+            put.deadline = (!stream.is_connected()).then_some(until);
         } else {
-            let listener = self.notices.attended().next_back();
+            let listener = self.notices.connected_streams().next_back();
             put.call = None;
             put.number = self.notice(now, &data, Audience::One(listener));
             put.deadline = listener.is_none().then_some(until);
@@ -117,7 +117,7 @@ impl Session {
         let listener = match put.call {
             _ if self.reads_lines() => None,
             Some(call) if self.relate(now, call, || data.clone()) => return,
-            Some(_) => self.notices.attended().next_back(),
+            Some(_) => self.notices.connected_streams().next_back(),
             None => match self.notices.claim(put.number) {
                 Claim::Unclaimed => return self.notices.retract(put.number),
                 Claim::By(stream) => Some(stream),
@@ -134,11 +134,11 @@ impl Session {
             return;
         }
         let until = now.after(self.limits.question_timeout);
-        let is_attended = self.calls.is_attended() || self.notices.is_attended();
+        let is_connected = self.calls.is_connected() || self.notices.is_connected();
         let (calls, notices) = (&self.calls, &self.notices);
         let expired = self
             .questions
-            .expire(now, until, is_attended, |put| match put.call {
+            .expire(now, until, is_connected, |put| match put.call {
                 // If the call has ended, so has the interest in what it asked.
                 Some(call) => calls
                     .stream(call)

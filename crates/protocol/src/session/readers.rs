@@ -63,22 +63,23 @@ pub enum StreamRefusal {
 
 /// How far a stream was read, and which connection reads it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ReadPosition {
     pub(super) cursor: u64,
     /// The priming event has been sent.
     pub(super) begun: bool,
     generation: u32,
-    pub(super) attended: bool,
+    /// A connection reads the stream.
+    pub(super) connected: bool,
 }
 
-impl Place {
-    /// Returns the place of a reader that begins after the event of this number.
-    pub(super) const fn attended(cursor: u64) -> Self {
+impl ReadPosition {
+    /// Returns the position of a connected reader that begins after the event of this number.
+    pub(super) const fn connected(cursor: u64) -> Self {
         Self {
             cursor,
             begun: false,
             generation: 0,
-            attended: true,
+            connected: true,
         }
     }
 
@@ -99,7 +100,7 @@ impl Place {
     pub(super) const fn resume(&mut self, after: EventId) -> Reader {
         self.cursor = after.number;
         self.generation += 1;
-        self.attended = true;
+        self.connected = true;
         self.reader(after.stream)
     }
 

@@ -230,12 +230,12 @@ impl Fixture {
             Err(refusal) => self.receive(name, label, Received::Refused(format!("{refusal:?}"))),
         }
         // What the session wants done comes before what the message asks for.
-        self.settle();
+        self.run_until_idle();
         for ask in asks {
             self.backend.handle_ask(now, ask);
         }
         self.poll(name, label);
-        self.settle();
+        self.run_until_idle();
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl Fixture {
             }
             Err(refusal) => self.receive(name, label, Received::Refused(format!("{refusal:?}"))),
         }
-        self.settle();
+        self.run_until_idle();
         Ok(())
     }
 
@@ -276,7 +276,7 @@ impl Fixture {
             Connection::Waiting(call) => session.abandon(call),
             Connection::Reading(reader) => session.handle_disconnect(now, reader),
         }
-        self.settle();
+        self.run_until_idle();
         Ok(())
     }
 
@@ -287,24 +287,24 @@ impl Fixture {
         if let Some(ask) = ask {
             self.backend.handle_ask(self.now, ask);
         }
-        self.settle();
+        self.run_until_idle();
         Ok(())
     }
 
     pub(crate) fn server_sends(&mut self, line: &str) {
         self.backend
             .handle_line(self.now, Bytes::copy_from_slice(line.as_bytes()));
-        self.settle();
+        self.run_until_idle();
     }
 
     pub(crate) fn server_sends_something(&mut self) {
         self.backend.handle_activity();
-        self.settle();
+        self.run_until_idle();
     }
 
     pub(crate) fn server_writes_to_stderr(&mut self) {
         self.backend.handle_stderr(self.now);
-        self.settle();
+        self.run_until_idle();
     }
 
     /// A line beyond the limit has come so far, and goes on.
@@ -313,19 +313,19 @@ impl Fixture {
             length,
             may_be_message,
         });
-        self.settle();
+        self.run_until_idle();
     }
 
     pub(crate) fn server_sends_too_much(&mut self, id: Option<&str>, request: bool, length: u64) {
         self.backend
             .handle_too_long(self.now, id.map(str::as_bytes), request, length);
-        self.settle();
+        self.run_until_idle();
     }
 
     pub(crate) fn link_up(&mut self) {
         self.link_wanted = false;
         self.backend.handle_link_up(self.now);
-        self.settle();
+        self.run_until_idle();
     }
 
     pub(crate) fn link_down(&mut self, what: &str) {
@@ -334,7 +334,7 @@ impl Fixture {
             ..BackendError::default()
         });
         self.backend.handle_link_down(&backend_error);
-        self.settle();
+        self.run_until_idle();
     }
 
     pub(crate) fn unavailable(&mut self, what: &str) {
@@ -346,13 +346,13 @@ impl Fixture {
         });
         self.backend
             .handle_unavailable(&backend_error, Duration::from_secs(30));
-        self.settle();
+        self.run_until_idle();
     }
 
     pub(crate) fn retire(&mut self) {
         self.link_wanted = false;
         self.backend.handle_retired();
-        self.settle();
+        self.run_until_idle();
     }
 
     /// Lets time pass; sessions are tidied every second, as in the gateway.
@@ -373,12 +373,12 @@ impl Fixture {
                 }
             }
             self.expire_modern_requests();
-            self.settle();
+            self.run_until_idle();
         }
     }
 
     /// Carries out orders until there are none.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn run_until_idle(&mut self) {
         loop {
             let mut quiet = true;
             while let Some(output) = self.backend.poll_output() {
@@ -404,7 +404,7 @@ impl Fixture {
                 }
             }
             let mut woken = BTreeSet::new();
-            let (mut asks, busy) = self.settle_modern_requests();
+            let (mut asks, busy) = self.run_modern_requests();
             quiet &= !busy;
             for (name, player) in &mut self.players {
                 let Some(session) = &mut player.session else {

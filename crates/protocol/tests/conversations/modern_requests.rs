@@ -66,7 +66,7 @@ impl Fixture {
         for key in visited {
             self.poll_modern_request(key);
         }
-        self.settle();
+        self.run_until_idle();
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Fixture {
             .ok_or_else(|| format!("{name}.{label} is not connected"))?;
         trip.post = Post::Gone;
         trip.modern_request.handle_disconnect();
-        self.settle();
+        self.run_until_idle();
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl Fixture {
         for trip in self.trips.values_mut() {
             trip.modern_request.end_listen();
         }
-        self.settle();
+        self.run_until_idle();
     }
 
     /// Abandons the modern requests whose clients did not come back.
@@ -143,7 +143,7 @@ impl Fixture {
 
     /// Carries out the orders of modern requests. Returns the asks for the backend, and whether there
     /// was anything to do.
-    pub(crate) fn settle_modern_requests(&mut self) -> (Vec<Ask>, bool) {
+    pub(crate) fn run_modern_requests(&mut self) -> (Vec<Ask>, bool) {
         let mut asks = Vec::new();
         let mut busy = false;
         let keys: Vec<SessionKey> = self.trips.keys().copied().collect();

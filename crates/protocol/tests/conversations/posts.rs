@@ -17,7 +17,7 @@ impl Fixture {
     pub(crate) fn server_sends_in(&mut self, id: u64, message: &str) {
         let message = Bytes::copy_from_slice(message.as_bytes());
         self.backend.handle_message(self.now, message, Some(WireId(id)));
-        self.settle();
+        self.run_until_idle();
     }
 
     /// What becomes of the exchange of a request.
@@ -38,17 +38,17 @@ impl Fixture {
             }
             _ => return Err("begun, lost, returned, forgotten, answered or unanswered".into()),
         }
-        self.settle();
+        self.run_until_idle();
         Ok(())
     }
 
     pub(crate) fn server_forgets(&mut self) {
         self.backend.handle_session_lost(self.now);
-        self.settle();
+        self.run_until_idle();
     }
 
     pub(crate) fn outage(&mut self) {
         self.backend.handle_outage(None);
-        self.settle();
+        self.run_until_idle();
     }
 }

@@ -160,7 +160,7 @@ impl FarSide {
     pub(crate) fn assert_empty(&self) {
         self.assert_quiet();
         assert_eq!(
-            (self.backend.sessions(), self.backend.unsettled()),
+            (self.backend.sessions(), self.backend.unanswered_requests()),
             (0, 0),
             "left over"
         );

@@ -34,7 +34,7 @@ pub(crate) fn holds(data: &[u8]) {
     };
     for (act, rest) in acts(data) {
         scene.act(act, rest);
-        scene.settle();
+        scene.run_until_idle();
     }
     scene.close();
 }
@@ -169,7 +169,7 @@ impl Scene {
         (trip < self.trips.len()).then_some((trip, round))
     }
 
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         while self.far.meets_a_deadline() {
             self.carry();
         }
@@ -206,22 +206,22 @@ impl Scene {
     /// Ends all clients, and checks that nothing is left.
     fn close(mut self) {
         self.far.goes_down();
-        self.settle();
+        self.run_until_idle();
         self.far.is_unavailable();
-        self.settle();
+        self.run_until_idle();
         for trip in &mut self.trips {
             trip.modern_request.end_listen();
         }
-        self.settle();
+        self.run_until_idle();
         for minutes in 1..=10 {
             self.far.now = self.far.now.after(Duration::from_secs(60 * minutes));
-            self.settle();
+            self.run_until_idle();
         }
         for trip in &mut self.trips {
             assert!(trip.id.is_none(), "a client still waits");
             trip.modern_request.abandon();
         }
-        self.settle();
+        self.run_until_idle();
         self.far.assert_empty();
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn holds(data: &[u8]) {
     });
     for (act, rest) in acts(data) {
         scene.act(act, rest);
-        scene.settle();
+        scene.run_until_idle();
     }
     scene.close();
 }
@@ -179,7 +179,7 @@ impl Scene {
     }
 
     /// Everything the machines order, until they order nothing more.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         while self.far.meets_a_deadline() {
             self.carry();
         }
@@ -192,8 +192,8 @@ impl Scene {
         self.far
             .assert_limits(130 * (limits.in_flight + limits.questions));
         assert!(
-            self.far.backend.unsettled() <= 3 * limits.in_flight,
-            "unsettled requests"
+            self.far.backend.unanswered_requests() <= 3 * limits.in_flight,
+            "unanswered requests"
         );
         for guest in &mut self.guests {
             let limits = session_limits();
@@ -237,12 +237,12 @@ impl Scene {
     /// Ends all clients, and checks that nothing is left.
     fn close(mut self) {
         self.far.goes_down();
-        self.settle();
+        self.run_until_idle();
         self.far.is_unavailable();
-        self.settle();
+        self.run_until_idle();
         for minutes in 1..=10 {
             self.far.now = self.far.now.after(Duration::from_secs(60 * minutes));
-            self.settle();
+            self.run_until_idle();
         }
         self.far.assert_quiet();
         for at in 0..self.guests.len() {
@@ -256,7 +256,7 @@ impl Scene {
             );
             let ask = self.guests[at].machine.end();
             self.far.ask(ask);
-            self.settle();
+            self.run_until_idle();
         }
         self.far.assert_empty();
     }

@@ -322,7 +322,7 @@ impl World {
                 ("sessions", machine.sessions()),
                 ("calls of no session", machine.open_calls()),
                 ("questions of no session", machine.open_questions()),
-                ("unsettled requests of no session", machine.unsettled()),
+                ("unanswered requests of no session", machine.unanswered_requests()),
                 ("listens for no session", machine.listens()),
             ];
             self.leave(left);
@@ -337,7 +337,7 @@ impl World {
                 ("open calls", machine.open_calls()),
                 ("waiting calls", machine.waiting_calls()),
                 ("open questions", machine.open_questions()),
-                ("unsettled requests", machine.unsettled()),
+                ("unanswered requests", machine.unanswered_requests()),
             ];
             self.leave(left);
         }
@@ -582,7 +582,11 @@ impl World {
             ),
             ("waiting calls", machine.waiting_calls(), limits.waiting),
             ("open questions", machine.open_questions(), limits.questions),
-            ("unsettled", machine.unsettled(), 3 * limits.in_flight),
+            (
+                "unanswered requests",
+                machine.unanswered_requests(),
+                3 * limits.in_flight,
+            ),
             ("abandoned calls", machine.abandoned().0, limits.abandoned),
             (
                 "principals with abandoned calls",

@@ -123,7 +123,7 @@ impl Default for ThroughSession {
 }
 
 impl ThroughSession {
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         let now = self.behind.now;
         let Some(session) = &mut self.session else { return };
         loop {
@@ -189,7 +189,7 @@ impl Way for ThroughSession {
             }
             Accepted::Answered(body) => self.client.push(body),
         }
-        self.settle();
+        self.run_until_idle();
         // As soon as it may, the client listens.
         if let Some(session) = &mut self.session
             && session.is_opened()
@@ -198,12 +198,12 @@ impl Way for ThroughSession {
         {
             self.reading.push(reader);
         }
-        self.settle();
+        self.run_until_idle();
     }
 
     fn server_sends(&mut self, text: &str) {
         self.behind.send(text);
-        self.settle();
+        self.run_until_idle();
     }
 
     fn received_by_client(&mut self) -> Vec<Bytes> {
@@ -236,7 +236,7 @@ impl Default for ThroughModernRequests {
 }
 
 impl ThroughModernRequests {
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         let now = self.behind.now;
         loop {
             let mut asks: Vec<Ask> = Vec::new();
@@ -288,7 +288,7 @@ impl Way for ThroughModernRequests {
             if let Some((_, modern_request)) = self.modern_requests.values_mut().find(|(own, _)| *own == id) {
                 modern_request.handle_disconnect();
             }
-            self.settle();
+            self.run_until_idle();
             return;
         }
         modern::check_envelope(&message).expect("the scenario is written well");
@@ -303,7 +303,7 @@ impl Way for ThroughModernRequests {
         for ask in asks {
             self.behind.backend.handle_ask(self.behind.now, ask);
         }
-        self.settle();
+        self.run_until_idle();
         // The first request to a server is the discovery, in the bridge's own name.
         if !self.behind.backend.is_ready() {
             let asked = self
@@ -315,13 +315,13 @@ impl Way for ThroughModernRequests {
                 .and_then(|asked| asked.number(Member::Id))
                 .expect("the server is sent a discovery");
             self.behind.send(&DISCOVERY.replace("ID", &id.to_string()));
-            self.settle();
+            self.run_until_idle();
         }
     }
 
     fn server_sends(&mut self, text: &str) {
         self.behind.send(text);
-        self.settle();
+        self.run_until_idle();
     }
 
     fn received_by_client(&mut self) -> Vec<Bytes> {

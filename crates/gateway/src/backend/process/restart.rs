@@ -23,7 +23,7 @@ const COOL_DOWN: Duration = Duration::from_secs(30);
 
 /// Where a child is in its life. Moments are durations since the caller's beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum ChildState {
     /// Not wanted, or not wanted yet.
     Stopped,
     /// Started, and not yet known to work.
@@ -55,7 +55,7 @@ pub enum StartDecision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a child that is {state:?} cannot be reported as {event}")]
 pub struct IllegalTransition {
-    pub state: State,
+    pub state: ChildState,
     pub event: &'static str,
 }
 
@@ -79,7 +79,7 @@ pub struct RestartPolicy {
     /// No start before this moment. It outlives a deliberate stop.
     earliest: Duration,
     /// One of the failures was not the child's own fault.
-    is_excused: bool,
+    forgives_one: bool,
 }
 
 impl Default for RestartPolicy {
@@ -95,19 +95,19 @@ impl RestartPolicy {
             phase: Phase::Stopped,
             failures: 0,
             earliest: Duration::ZERO,
-            is_excused: false,
+            forgives_one: false,
         }
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ChildState {
         match self.phase {
-            Phase::Stopped => State::Stopped,
-            Phase::Starting => State::Starting,
-            Phase::Ready { .. } => State::Ready,
-            Phase::Down if self.gave_up() => State::Failed {
+            Phase::Stopped => ChildState::Stopped,
+            Phase::Starting => ChildState::Starting,
+            Phase::Ready { .. } => ChildState::Ready,
+            Phase::Down if self.gave_up() => ChildState::Failed {
                 retry_at: self.earliest,
             },
-            Phase::Down => State::BackingOff { until: self.earliest },
+            Phase::Down => ChildState::BackingOff { until: self.earliest },
         }
     }
 
@@ -120,8 +120,10 @@ impl RestartPolicy {
     /// request.
     pub fn next_deadline(&self) -> Option<Duration> {
         match self.state() {
-            State::BackingOff { until } => Some(until),
-            State::Stopped | State::Starting | State::Ready | State::Failed { .. } => None,
+            ChildState::BackingOff { until } => Some(until),
+            ChildState::Stopped | ChildState::Starting | ChildState::Ready | ChildState::Failed { .. } => {
+                None
+            }
         }
     }
 
@@ -162,7 +164,7 @@ impl RestartPolicy {
         match self.phase {
             Phase::Starting => {
                 self.phase = Phase::Ready { since: now };
-                if std::mem::take(&mut self.is_excused) {
+                if std::mem::take(&mut self.forgives_one) {
                     self.failures = self.failures.saturating_sub(1);
                 }
                 Ok(())
@@ -172,7 +174,7 @@ impl RestartPolicy {
     }
 
     /// The child could not be started, or ended without being asked to. The answer is the new state.
-    pub fn handle_failure(&mut self, now: Duration) -> Result<State, IllegalTransition> {
+    pub fn handle_failure(&mut self, now: Duration) -> Result<ChildState, IllegalTransition> {
         match self.phase {
             Phase::Starting => {}
             Phase::Ready { since } => self.forget_if_healthy(since, now),
@@ -187,8 +189,8 @@ impl RestartPolicy {
 
     /// The child that has just failed may have ended because of what it was asked, and is asked something else next
     /// time. The failure is forgotten as soon as the child has shown that it works.
-    pub fn excuse(&mut self) {
-        self.is_excused = true;
+    pub fn forgive_failure(&mut self) {
+        self.forgives_one = true;
     }
 
     /// The child was stopped on purpose, or is no longer wanted. This is legal in every state.
@@ -238,7 +240,7 @@ mod tests {
         }
         assert_eq!(
             policy.handle_failure(now),
-            Ok(State::Failed {
+            Ok(ChildState::Failed {
                 retry_at: now + COOL_DOWN
             })
         );
@@ -251,22 +253,22 @@ mod tests {
         assert_eq!(policy.handle_ask(at(0)), StartDecision::Start);
         assert_eq!(
             policy.handle_failure(at(0)),
-            Ok(State::BackingOff { until: at(500) })
+            Ok(ChildState::BackingOff { until: at(500) })
         );
         assert!(policy.handle_deadline(at(500)));
         assert_eq!(
             policy.handle_failure(at(500)),
-            Ok(State::BackingOff { until: at(1500) })
+            Ok(ChildState::BackingOff { until: at(1500) })
         );
         assert!(policy.handle_deadline(at(1500)));
         assert_eq!(
             policy.handle_failure(at(1500)),
-            Ok(State::BackingOff { until: at(3500) })
+            Ok(ChildState::BackingOff { until: at(3500) })
         );
         assert!(policy.handle_deadline(at(3500)));
         assert_eq!(
             policy.handle_failure(at(3500)),
-            Ok(State::Failed { retry_at: at(33_500) })
+            Ok(ChildState::Failed { retry_at: at(33_500) })
         );
     }
 
@@ -283,7 +285,7 @@ mod tests {
         assert_eq!(policy.handle_ask(retry_at), StartDecision::Start);
         assert_eq!(
             policy.handle_failure(retry_at),
-            Ok(State::Failed {
+            Ok(ChildState::Failed {
                 retry_at: retry_at + COOL_DOWN
             })
         );
@@ -298,7 +300,7 @@ mod tests {
         let end = retry + HEALTHY;
         assert_eq!(
             policy.handle_failure(end),
-            Ok(State::BackingOff {
+            Ok(ChildState::BackingOff {
                 until: end + WAITS[0]
             })
         );
@@ -313,7 +315,7 @@ mod tests {
         policy.handle_ready(at(500)).unwrap();
         assert_eq!(
             policy.handle_failure(at(60_499)),
-            Ok(State::BackingOff { until: at(61_499) })
+            Ok(ChildState::BackingOff { until: at(61_499) })
         );
     }
 
@@ -323,10 +325,10 @@ mod tests {
         policy.handle_ask(at(0));
         policy.handle_failure(at(0)).unwrap();
         policy.handle_stop(at(1));
-        assert_eq!(policy.state(), State::Stopped);
+        assert_eq!(policy.state(), ChildState::Stopped);
         assert_eq!(policy.next_deadline(), None);
         assert_eq!(policy.handle_ask(at(2)), StartDecision::Wait { until: at(500) });
-        assert_eq!(policy.state(), State::BackingOff { until: at(500) });
+        assert_eq!(policy.state(), ChildState::BackingOff { until: at(500) });
 
         let (mut policy, now) = given_up();
         policy.handle_stop(now);
@@ -361,12 +363,12 @@ mod tests {
         let mut policy = RestartPolicy::new();
         assert!(policy.handle_ready(at(0)).is_err());
         assert!(policy.handle_failure(at(0)).is_err());
-        assert_eq!(policy.state(), State::Stopped);
+        assert_eq!(policy.state(), ChildState::Stopped);
         policy.handle_ask(at(0));
         policy.handle_failure(at(0)).unwrap();
         assert!(policy.handle_failure(at(0)).is_err());
         assert!(policy.handle_ready(at(0)).is_err());
-        assert_eq!(policy.state(), State::BackingOff { until: at(500) });
+        assert_eq!(policy.state(), ChildState::BackingOff { until: at(500) });
     }
 
     #[derive(Debug, Clone, Copy)]
@@ -390,14 +392,18 @@ mod tests {
         (gap, event)
     }
 
-    fn is_legal(from: State, to: State) -> bool {
+    fn is_legal(from: ChildState, to: ChildState) -> bool {
         match (from, to) {
-            (State::Stopped, State::Ready) => false,
-            (State::Stopped, _) => true,
-            (State::Starting, _) => true,
-            (State::Ready, to) => to != State::Starting,
-            (State::BackingOff { .. }, to) => !matches!(to, State::Ready | State::Failed { .. }),
-            (State::Failed { .. }, to) => !matches!(to, State::Ready | State::BackingOff { .. }),
+            (ChildState::Stopped, ChildState::Ready) => false,
+            (ChildState::Stopped, _) => true,
+            (ChildState::Starting, _) => true,
+            (ChildState::Ready, to) => to != ChildState::Starting,
+            (ChildState::BackingOff { .. }, to) => {
+                !matches!(to, ChildState::Ready | ChildState::Failed { .. })
+            }
+            (ChildState::Failed { .. }, to) => {
+                !matches!(to, ChildState::Ready | ChildState::BackingOff { .. })
+            }
         }
     }
 
@@ -418,22 +424,22 @@ mod tests {
                     Event::Ask => policy.handle_ask(now) == StartDecision::Start,
                     Event::Deadline => policy.handle_deadline(now),
                     Event::Ready => {
-                        prop_assert_eq!(policy.handle_ready(now).is_ok(), before == State::Starting);
+                        prop_assert_eq!(policy.handle_ready(now).is_ok(), before == ChildState::Starting);
                         false
                     }
                     Event::Failure => {
                         let outcome = policy.handle_failure(now);
-                        prop_assert_eq!(outcome.is_ok(), matches!(before, State::Starting | State::Ready));
+                        prop_assert_eq!(outcome.is_ok(), matches!(before, ChildState::Starting | ChildState::Ready));
                         match outcome {
-                            Ok(State::BackingOff { until }) => no_start_before = until,
-                            Ok(State::Failed { retry_at }) => no_start_before = retry_at,
-                            Ok(State::Stopped | State::Starting | State::Ready) => prop_assert!(false),
+                            Ok(ChildState::BackingOff { until }) => no_start_before = until,
+                            Ok(ChildState::Failed { retry_at }) => no_start_before = retry_at,
+                            Ok(ChildState::Stopped | ChildState::Starting | ChildState::Ready) => prop_assert!(false),
                             Err(_) => {}
                         }
                         false
                     }
                     Event::Stop => {
-                        if matches!(before, State::Starting | State::Ready) {
+                        if matches!(before, ChildState::Starting | ChildState::Ready) {
                             stops.push(now);
                         }
                         policy.handle_stop(now);
@@ -441,7 +447,7 @@ mod tests {
                     }
                 };
                 prop_assert!(is_legal(before, policy.state()), "{:?} -> {:?}", before, policy.state());
-                prop_assert_eq!(started, before != State::Starting && policy.state() == State::Starting);
+                prop_assert_eq!(started, before != ChildState::Starting && policy.state() == ChildState::Starting);
                 if started {
                     prop_assert!(now >= no_start_before);
                     starts.push(now);

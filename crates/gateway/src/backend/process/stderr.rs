@@ -90,11 +90,11 @@ impl StderrTail {
             .collect()
     }
 
-    /// Waits until the pipe has ended and all of it is here, or for `patience`. The exit of a child is often
+    /// Waits until the pipe has ended and all of it is here, or for `limit`. The exit of a child is often
     /// known a little before its last words are.
-    pub async fn settled(&self, patience: Duration) {
+    pub async fn ended_within(&self, limit: Duration) {
         let mut ended = self.ended.subscribe();
-        let _ = timeout(patience, ended.wait_for(|ended| *ended)).await;
+        let _ = timeout(limit, ended.wait_for(|ended| *ended)).await;
     }
 
     fn push(&self, line: &str) {

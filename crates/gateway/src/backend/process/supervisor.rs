@@ -20,7 +20,7 @@ use tokio::net::unix::pipe;
 use tokio::sync::Notify;
 
 use crate::backend::process::{
-    Exit, LaunchError, LaunchOrder, Launcher, RestartPolicy, Running, StartDecision, State, StderrTail,
+    ChildState, Exit, LaunchError, LaunchOrder, Launcher, RestartPolicy, Running, StartDecision, StderrTail,
     stderr, wanted_but_withheld,
 };
 use crate::fault_injection;
@@ -109,7 +109,7 @@ impl ProcessSupervisor {
                             replaced(why)
                         }
                     };
-                    tail.settled(FINAL_OUTPUT).await;
+                    tail.ended_within(FINAL_OUTPUT).await;
                     backend_error = Arc::new(self.backend_error(what, &tail, &policy));
                     if self.instance.is_starting() {
                         for hint in self.hints(&tail.telling_lines()) {
@@ -127,7 +127,7 @@ impl ProcessSupervisor {
             let ended_at_discover = self.instance.link_down(&backend_error);
             self.note_failure(&mut policy, &backend_error);
             if ended_at_discover {
-                policy.excuse();
+                policy.forgive_failure();
                 let destination = self.instance.destination();
                 tracing::info!(%destination, "server exited at `server/discover`; `initialize` is sent first from now on");
             }
@@ -189,20 +189,20 @@ impl ProcessSupervisor {
         let now = self.instance.clock().now().elapsed();
         let destination = self.instance.destination();
         match policy.handle_failure(now) {
-            Ok(State::BackingOff { until }) => {
+            Ok(ChildState::BackingOff { until }) => {
                 let wait_ms = until.saturating_sub(now).as_millis() as u64;
                 tracing::warn!(%destination, wait_ms, attempt = policy.failures(), "restarting the server after a backoff");
                 self.instance
                     .set_health(Health::BackingOff(Arc::clone(backend_error)));
             }
-            Ok(State::Failed { retry_at }) => {
+            Ok(ChildState::Failed { retry_at }) => {
                 tracing::error!(%destination, "gave up restarting; the next call tries again");
                 self.instance
                     .set_health(Health::Failed(Arc::clone(backend_error)));
                 self.instance
                     .unavailable(backend_error, retry_at.saturating_sub(now));
             }
-            Ok(State::Stopped | State::Starting | State::Ready) => {}
+            Ok(ChildState::Stopped | ChildState::Starting | ChildState::Ready) => {}
             Err(error) => tracing::error!(%destination, %error, "restart refused by the backoff policy"),
         }
     }

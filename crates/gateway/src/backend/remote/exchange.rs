@@ -237,7 +237,7 @@ impl Exchange<'_> {
             return Box::pin(self.take_refusal(response, negotiated, resuming)).await;
         }
         let MessageInfo::Request { id, method } = self.message_info() else {
-            self.session.server.settle(Transport::StreamableHttp);
+            self.session.server.learn_transport(Transport::StreamableHttp);
             return AttemptResult::Whole;
         };
         match content(response) {
@@ -339,12 +339,12 @@ impl Exchange<'_> {
     fn note(&self, answer: &Bytes, method: Method, session: Option<http::HeaderValue>) {
         match method {
             Method::Initialize if kind_of(answer) == Some(Kind::Result) => {
-                self.session.server.settle(Transport::StreamableHttp);
+                self.session.server.learn_transport(Transport::StreamableHttp);
                 self.session.agree(session, answer);
             }
             // A refusal shows nothing: any HTTP server may refuse a POST with a JSON-RPC error.
             Method::ServerDiscover if kind_of(answer) == Some(Kind::Result) => {
-                self.session.server.settle(Transport::StreamableHttp);
+                self.session.server.learn_transport(Transport::StreamableHttp);
             }
             _ => {}
         }

@@ -87,7 +87,7 @@ impl RemoteSession {
         Arc::clone(&self.lock())
     }
 
-    fn settle(&self, mut negotiated: Negotiated) -> Arc<Negotiated> {
+    fn with_headers(&self, mut negotiated: Negotiated) -> Arc<Negotiated> {
         let headers = [&in_session(&negotiated), &self.forwarded];
         negotiated.post = Arc::new(self.server.headers(&Method::POST, &headers));
         Arc::new(negotiated)
@@ -103,7 +103,7 @@ impl RemoteSession {
                 HeaderValue::from_str(&result.text("protocolVersion")?).ok()
             });
         let mut negotiated = self.lock();
-        *negotiated = self.settle(Negotiated {
+        *negotiated = self.with_headers(Negotiated {
             session: session.filter(|id| is_visible(id.as_bytes())),
             version,
             lost: false,
@@ -117,7 +117,7 @@ impl RemoteSession {
         let mut negotiated = self.lock();
         let news = negotiated.epoch == then.epoch && negotiated.session.is_some();
         if news {
-            *negotiated = self.settle(Negotiated {
+            *negotiated = self.with_headers(Negotiated {
                 lost: true,
                 epoch: negotiated.epoch,
                 ..Negotiated::default()

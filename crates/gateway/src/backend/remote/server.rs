@@ -48,7 +48,7 @@ pub(crate) struct Server {
     headers: HeaderMap,
     http_client: HttpClient,
     /// Which transport it turned out to speak, where both were possible.
-    settled: OnceLock<Transport>,
+    learnt_transport: OnceLock<Transport>,
     /// An address beside the configured one that has a server, once that was looked for.
     hint: tokio::sync::OnceCell<Option<String>>,
 }
@@ -93,7 +93,7 @@ impl Server {
             spec,
             address: address.map(Arc::new),
             headers,
-            settled: OnceLock::new(),
+            learnt_transport: OnceLock::new(),
             hint: tokio::sync::OnceCell::new(),
         }
     }
@@ -124,13 +124,13 @@ impl Server {
     /// Returns the configured transport, or what the server turned out to speak.
     pub(crate) fn transport(&self) -> Transport {
         match self.spec.transport {
-            Transport::Auto => self.settled.get().copied().unwrap_or(Transport::Auto),
+            Transport::Auto => self.learnt_transport.get().copied().unwrap_or(Transport::Auto),
             known @ (Transport::StreamableHttp | Transport::Sse) => known,
         }
     }
 
-    pub(super) fn settle(&self, transport: Transport) {
-        if self.transport() == Transport::Auto && self.settled.set(transport).is_ok() {
+    pub(super) fn learn_transport(&self, transport: Transport) {
+        if self.transport() == Transport::Auto && self.learnt_transport.set(transport).is_ok() {
             tracing::info!(url = %self.shown(), ?transport, "learnt which transport the server speaks");
         }
     }

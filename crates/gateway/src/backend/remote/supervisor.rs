@@ -328,7 +328,7 @@ impl RemoteSupervisor {
             () = stopped(instance) => return LinkEnd::Stopped,
         };
         backoff.handle_success();
-        self.session.server.settle(Transport::Sse);
+        self.session.server.learn_transport(Transport::Sse);
         instance.set_carrier(Carrier::Pipe);
         instance.plan_for_old_transport();
         instance.link_up(None);

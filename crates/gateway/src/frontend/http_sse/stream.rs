@@ -10,7 +10,7 @@ use protocol::wire::sse;
 use super::super::body::Events;
 use super::super::keep_alive::KeepAlive;
 use crate::clock::Clock;
-use crate::endpoint::{Endpoint, Next, OldStream};
+use crate::endpoint::{Endpoint, OldStream, OldStreamStep};
 use crate::guard::limits::Permit;
 use crate::record::{Record, Subject};
 
@@ -97,7 +97,7 @@ impl OldEvents {
             return events.poll_chunk(context);
         }
         let handle = match self.stream.poll_next(context.waker()) {
-            Next::Messages(messages) => {
+            OldStreamStep::Messages(messages) => {
                 let mut out = BytesMut::new();
                 for data in messages {
                     sse::write_message(&mut out, None, &data);
@@ -105,9 +105,9 @@ impl OldEvents {
                 self.time.note_sent();
                 return Poll::Ready(Some(out.freeze()));
             }
-            Next::Ended => return Poll::Ready(None),
-            Next::Session(handle) => Some(handle),
-            Next::Nothing => None,
+            OldStreamStep::Ended => return Poll::Ready(None),
+            OldStreamStep::Session(handle) => Some(handle),
+            OldStreamStep::Nothing => None,
         };
         if let Some(handle) = handle {
             let Ok(reader) = handle.listen_to_all() else {

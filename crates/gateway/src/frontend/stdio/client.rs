@@ -38,7 +38,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) struct StdioClient {
     pub(super) destination: Arc<Endpoint>,
     clock: Clock,
-    driver: Driver<Inner>,
+    driver: Driver<ClientState>,
     /// There is something to write, or nothing will come any more.
     outgoing_ready: Notify,
     /// There may be room for another line, or no request may be open any more.
@@ -49,7 +49,7 @@ pub(crate) struct StdioClient {
     awake: Notify,
 }
 
-struct Inner {
+struct ClientState {
     client: LineClient,
     busy_poll: BusyPoll,
     session: Option<Arc<SessionHandle>>,
@@ -57,7 +57,7 @@ struct Inner {
     ended: bool,
 }
 
-impl Machine for Inner {
+impl Machine for ClientState {
     type Output = Output;
 
     fn poll_output(&mut self) -> Option<Output> {
@@ -84,7 +84,7 @@ impl StdioClient {
         Arc::new(Self {
             destination,
             clock,
-            driver: Driver::new(Inner {
+            driver: Driver::new(ClientState {
                 client: LineClient::new(limits),
                 busy_poll: BusyPoll::new(),
                 session: None,
@@ -98,7 +98,7 @@ impl StdioClient {
         })
     }
 
-    fn lock(&self) -> Locked<'_, Inner> {
+    fn lock(&self) -> Locked<'_, ClientState> {
         self.driver.lock()
     }
 
@@ -120,7 +120,7 @@ impl StdioClient {
     }
 
     /// Comes back when no request is open.
-    pub(super) async fn settled(&self) {
+    pub(super) async fn all_answered(&self) {
         while self.lock().client.open_requests() > 0 {
             self.capacity.notified().await;
         }
@@ -184,14 +184,14 @@ impl StdioClient {
 
     pub(super) fn with(self: &Arc<Self>, act: impl FnOnce(&mut LineClient, Moment)) {
         let (is_expecting, has_outgoing, has_deadline) = self.driver.act(
-            |inner, _| {
+            |state, _| {
                 let now = self.clock.now();
-                act(&mut inner.client, now);
-                let calls = inner.client.open_requests();
+                act(&mut state.client, now);
+                let calls = state.client.open_requests();
                 (
-                    inner.busy_poll.handle_message(now, calls),
-                    inner.client.has_outgoing(),
-                    inner.client.next_deadline().is_some(),
+                    state.busy_poll.handle_message(now, calls),
+                    state.client.has_outgoing(),
+                    state.client.next_deadline().is_some(),
                 )
             },
             |output| {
@@ -307,11 +307,11 @@ impl StdioClient {
         match taken {
             Ok(Acceptance::Noted | Acceptance::Call(_)) => {}
             Ok(Acceptance::Answered(line)) => {
-                self.with(|client, now| client.handle_settled(now, bytes, &line));
+                self.with(|client, now| client.handle_answered_at_once(now, bytes, &line));
             }
             Err(refusal) if is_request => {
                 let line = refusal.body(id.as_deref());
-                self.with(|client, now| client.handle_settled(now, bytes, &line));
+                self.with(|client, now| client.handle_answered_at_once(now, bytes, &line));
             }
             Err(refusal) => tracing::debug!(why = %refusal.text(), "a message of the client was ignored"),
         }

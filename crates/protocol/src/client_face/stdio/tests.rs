@@ -125,7 +125,7 @@ fn opening_request_that_the_session_refuses_settles_nothing() {
     send(&mut client, LIST);
     assert_eq!(wants(&mut client), ["open tools/list"]);
     let refusal = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no"}}"#);
-    client.handle_settled(NOW, LIST.len(), &refusal);
+    client.handle_answered_at_once(NOW, LIST.len(), &refusal);
     assert_eq!(read_lines(&mut client)[0]["error"]["message"], "no");
     send(&mut client, LIST);
     assert_eq!(wants(&mut client), ["close", "open tools/list"]);
@@ -418,8 +418,8 @@ mod anything {
         Send(Phrase),
         /// Cancels the request that was sent this many requests ago.
         Cancel(usize),
-        /// Settles one of the orders that are open.
-        Settle(usize, Outcome),
+        /// Ends one of the requests that are open.
+        EndRequest(usize, Outcome),
         Absence,
         Deadline,
     }
@@ -457,7 +457,7 @@ mod anything {
         prop_oneof![
             5 => phrase.prop_map(Step::Send),
             1 => (0..4_usize).prop_map(Step::Cancel),
-            5 => (0..8_usize, outcome).prop_map(|(at, outcome)| Step::Settle(at, outcome)),
+            5 => (0..8_usize, outcome).prop_map(|(at, outcome)| Step::EndRequest(at, outcome)),
             1 => Just(Step::Absence),
             1 => Just(Step::Deadline),
         ]
@@ -509,7 +509,7 @@ mod anything {
             );
         }
 
-        fn settle(&mut self, at: usize, outcome: Outcome) {
+        fn end_request(&mut self, at: usize, outcome: Outcome) {
             if at >= self.orders.len() {
                 return;
             }
@@ -600,14 +600,14 @@ mod anything {
                 match step {
                     Step::Send(phrase) => harness.send(phrase),
                     Step::Cancel(ago) => harness.cancel(ago),
-                    Step::Settle(at, outcome) => harness.settle(at, outcome),
+                    Step::EndRequest(at, outcome) => harness.end_request(at, outcome),
                     Step::Absence => harness.client.handle_absence(),
                     Step::Deadline => harness.client.handle_deadline(NOW.after(Duration::from_secs(9))),
                 }
                 harness.look();
             }
             while !harness.orders.is_empty() {
-                harness.settle(0, Outcome::Good);
+                harness.end_request(0, Outcome::Good);
                 harness.look();
             }
             prop_assert_eq!((harness.client.load.messages, harness.client.load.bytes), (0, 0));
