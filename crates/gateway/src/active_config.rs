@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,6 +122,7 @@ pub(crate) struct StartupConfig {
     audit: AuditSettings,
     limits: LimitSettings,
     metrics: bool,
+    state_dir: Option<PathBuf>,
 }
 
 impl StartupConfig {
@@ -131,6 +133,7 @@ impl StartupConfig {
             audit: settings.audit.clone(),
             limits: settings.limits.clone(),
             metrics: settings.metrics,
+            state_dir: settings.state_dir.clone(),
         }
     }
 
@@ -143,6 +146,7 @@ impl StartupConfig {
             ("audit", self.audit != other.audit),
             ("limits", self.limits != other.limits),
             ("metrics", self.metrics != other.metrics),
+            ("state_dir", self.state_dir != other.state_dir),
         ];
         let names = changed.iter().filter(|(_, changed)| *changed);
         names.map(|(name, _)| *name).collect()

@@ -55,6 +55,7 @@ pub(crate) fn settings() -> Settings {
         max_message_bytes: destination.max_message_bytes,
         session_idle: Duration::from_secs(60),
         drain: Duration::from_secs(1),
+        state_dir: None,
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
         public_url: None,

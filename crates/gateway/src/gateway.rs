@@ -22,6 +22,7 @@ use crate::line_sink::LineSink;
 use crate::metrics::{DestinationMetrics, ListenerMetrics};
 use crate::record::{RecordListener, Recorder};
 use crate::settings::{AuditSink, LimitSettings, Settings};
+use crate::state_dir::{StateDir, StateDirError};
 use crate::status::{DestinationStatus, Status};
 use crate::tasks;
 use crate::tls::{Tls, TlsError};
@@ -40,6 +41,8 @@ pub enum StartError {
     Audit { file: String, source: std::io::Error },
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error(transparent)]
+    StateDir(#[from] StateDirError),
     /// Each destination, and why it cannot start.
     #[error("no destination could start")]
     NothingStarts(Vec<(String, String)>),
@@ -89,6 +92,9 @@ impl Gateway {
     ) -> Result<Arc<Self>, StartError> {
         let clock = Clock::new();
         let tls = settings.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
+        if let Some(path) = &settings.state_dir {
+            StateDir::open(path)?;
+        }
         let audit = Audit::open(&settings.audit).map_err(|source| StartError::Audit {
             file: match &settings.audit.sink {
                 AuditSink::File(path) => path.display().to_string(),

@@ -61,6 +61,8 @@ pub struct Settings {
     pub session_idle: Duration,
     /// How long calls in flight may take to finish after SIGTERM.
     pub drain: Duration,
+    /// Holds what a restart must find again. Without it nothing is written.
+    pub state_dir: Option<PathBuf>,
     /// Host names (without port) that requests may name besides loopback ones and the listen address.
     pub allowed_hosts: Vec<String>,
     /// Origins (`https://app.example.com`) that browsers may call from, besides loopback ones.

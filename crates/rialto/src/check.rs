@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use gateway::settings::{BackendSpec, Settings};
-use gateway::{Gateway, Probe, StartError, escape};
+use gateway::{Gateway, Probe, StartError, StateDir, escape};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -49,6 +49,12 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
         if let BackendSpec::Process(spec) = &mut destination.backend {
             spec.error_stderr = true;
         }
+    }
+    // Looked at and left alone: a gateway that runs may be using it.
+    if let Some(path) = settings.state_dir.take()
+        && let Err(error) = StateDir::check(&path)
+    {
+        return serve::cannot_start(error.into());
     }
     if let Err(error) = serve::bind(settings.listen) {
         let taken = error.kind() == std::io::ErrorKind::AddrInUse;

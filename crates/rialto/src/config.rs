@@ -271,6 +271,7 @@ fn complete(
                 max_message_bytes: largest.unwrap_or(globals.defaults.max_message_bytes),
                 session_idle: globals.session_idle,
                 drain: globals.drain,
+                state_dir: globals.state_dir,
                 allowed_hosts: globals.allowed_hosts,
                 allowed_origins: globals.allowed_origins,
                 public_url: globals.public_url,

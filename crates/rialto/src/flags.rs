@@ -73,6 +73,9 @@ pub struct ServeFlags {
     /// Write audit records to a file or to stdout, or switch them off [env: RIALTO_AUDIT] [default: off]
     #[arg(long, value_name = "FILE|stdout|off")]
     pub(crate) audit: Option<String>,
+    /// Keep in this directory what a restart must find again [env: RIALTO_STATE_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<String>,
     /// Listen with TLS, with this certificate in PEM [env: RIALTO_TLS_CERT]
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_cert: Option<String>,
@@ -205,6 +208,9 @@ pub(crate) struct CheckFlags {
     /// Accept the bearer token with this hash, as for `serve`; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
     #[arg(long, value_name = "[NAME=]HASH")]
     pub(crate) token_hash: Vec<String>,
+    /// Check this directory, as for `serve` [env: RIALTO_STATE_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<String>,
     /// Allow an address that other machines can reach without authentication, as for `serve` [env: RIALTO_ALLOW_UNAUTHENTICATED]
     #[arg(long)]
     pub(crate) allow_unauthenticated: bool,
@@ -226,6 +232,7 @@ impl CheckFlags {
             command: self.command.clone(),
             listen: self.listen.clone(),
             token_hash: self.token_hash.clone(),
+            state_dir: self.state_dir.clone(),
             allow_unauthenticated: self.allow_unauthenticated,
             ..ServeFlags::default()
         }

@@ -258,6 +258,8 @@ fn alone(destination: Destination) -> Settings {
         // The session lives for as long as the program does.
         session_idle: Duration::MAX,
         drain: Duration::ZERO,
+        // There is one process, and no session outlives it.
+        state_dir: None,
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
         limits: LimitSettings::default(),

@@ -38,6 +38,7 @@ pub(super) struct Globals {
     pub(super) tls: Option<TlsSettings>,
     pub(super) session_idle: Duration,
     pub(super) drain: Duration,
+    pub(super) state_dir: Option<PathBuf>,
     pub(super) allowed_hosts: Vec<String>,
     pub(super) allowed_origins: Vec<String>,
     pub(super) public_url: Option<PublicUrl>,
@@ -83,6 +84,19 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         &["RIALTO_DRAIN_TIMEOUT", "RIALTO_DRAIN"],
         "drain_timeout",
     );
+    let state_dir = layers
+        .first(
+            ("--state-dir", flags.state_dir.as_deref()),
+            &["RIALTO_STATE_DIR"],
+            "state_dir",
+        )
+        .and_then(|given| {
+            let relative_to = beside(&given.place, walk);
+            walk.judge(&given, |text| match text {
+                "" => Err("write the path of a directory".to_owned()),
+                path => Ok(relative_to.join(path)),
+            })
+        });
     let max_sessions = layers.flag_or_variable(
         ("--max-sessions", flags.max_sessions.as_deref()),
         &["RIALTO_MAX_SESSIONS"],
@@ -149,6 +163,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         tls,
         session_idle: judged(session_idle, quantity::some_time, SESSION_IDLE),
         drain: judged(drain, quantity::duration, DRAIN),
+        state_dir,
         allowed_hosts: allowed_hosts
             .iter()
             .filter_map(|given| walk.judge(given, quantity::host))

@@ -190,6 +190,7 @@ stream_timeout: off
 max_message_bytes: 2MiB
 session_idle: 2h
 drain_timeout: 0s
+state_dir: state
 allowed_hosts: [mcp.example.com, Other.example.com]
 allowed_origins: https://app.example.com
 audit: { sink: logs/audit.jsonl, bodies: true, on_failure: refuse, chain: true }
@@ -225,6 +226,7 @@ destinations:
     );
     assert_eq!(settings.session_idle, Duration::from_secs(7200));
     assert_eq!(settings.drain, Duration::ZERO);
+    assert_eq!(settings.state_dir.as_deref(), Some(Path::new("/base/state")));
     assert_eq!(settings.allowed_hosts, ["mcp.example.com", "other.example.com"]);
     assert_eq!(settings.allowed_origins, ["https://app.example.com"]);
     assert_eq!(
@@ -309,6 +311,7 @@ fn every_error_in_a_global_key_names_file_line_field_and_the_fix() {
         ("max_message_bytes: 0", "max_message_bytes", "1MiB"),
         ("session_idle: 0s", "session_idle", "write a duration"),
         ("drain_timeout: 10", "drain_timeout", "write 10s"),
+        ("state_dir: ''", "state_dir", "write the path of a directory"),
         ("allowed_hosts: ['a:80']", "allowed_hosts[0]", "without a port"),
         (
             "allowed_origins: [x]",
