@@ -1,5 +1,5 @@
-//! A destination as clients address it: its name, its sessions, its modern requests, its policy. The server behind it
-//! is its [`Upstream`].
+//! A destination as clients address it: its name, its sessions, its modern requests, its policy.
+//! The server behind it is its [`Upstream`].
 
 mod closing;
 mod eviction;
@@ -67,8 +67,8 @@ pub(crate) struct Endpoint {
     pub(crate) name: Arc<str>,
     settings: Arc<settings::Destination>,
     shared: SharedState,
-    /// Rialto draws the keys at random. A client may look for any key, but cannot add one, so no peer can choose keys that
-    /// collide.
+    /// Rialto draws the keys at random. A client may look for any key, but cannot add one, so no
+    /// peer can choose keys that collide.
     sessions: Mutex<FxHashMap<Uuid, Arc<SessionHandle>>>,
     /// Why new clients are refused.
     close_reason: OnceLock<CloseReason>,
@@ -86,7 +86,7 @@ pub(crate) struct Endpoint {
 /// What a new session was opened for.
 pub(crate) enum SessionOpen {
     /// The client's own `initialize`.
-    Introduction(Message, Accepts),
+    Initialize(Message, Accepts),
     /// Something else, from a client that never opened a session.
     Implicit(Version),
 }
@@ -121,14 +121,16 @@ impl Endpoint {
         }
     }
 
-    /// Counts on where another destination of this name stopped, so that no counter goes back at a reload.
+    /// Counts on where another destination of this name stopped, so that no counter goes back at a
+    /// reload.
     pub(crate) fn counting_on(mut self, predecessor: &Self) -> Self {
         self.upstream = self.upstream.counting_on(&predecessor.upstream);
         self.metrics = Arc::clone(self.upstream.metrics());
         self
     }
 
-    /// Returns whether these settings ask for just this destination. One that could not start is worth another try.
+    /// Returns whether these settings ask for just this destination. One that could not start is
+    /// worth another try.
     pub(crate) fn is_as_wanted(&self, settings: &settings::Destination, shared: &SharedState) -> bool {
         let is_same_world = self.shared.tells_callers_apart == shared.tells_callers_apart;
         *self.settings == *settings && is_same_world && self.upstream.broken().is_none()
@@ -145,7 +147,8 @@ impl Endpoint {
         self.upstream.instance_for(session, client, headers, make_room)
     }
 
-    /// Returns the state of this destination; `is_configured` is false for one that drains after a reload.
+    /// Returns the state of this destination; `is_configured` is false for one that drains after a
+    /// reload.
     pub(crate) fn status(&self, is_configured: bool) -> DestinationStatus {
         let handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
         let listens = {
@@ -172,8 +175,9 @@ impl Endpoint {
         }
     }
 
-    /// Moves a session to an instance of its own principal if its instance is another principal's by now. It stays where
-    /// that has something left for it, and where there is no room for another instance.
+    /// Moves a session to an instance of its own principal if its instance is another principal's
+    /// by now. It stays where that has something left for it, and where there is no room for
+    /// another instance.
     pub(crate) fn unshare(&self, handle: &Arc<SessionHandle>) {
         if handle.instance().is_owned() && self.check_open().is_ok() {
             handle.leave_instance(|client| self.upstream.own_instance(client));
@@ -231,8 +235,8 @@ impl Endpoint {
             .map_err(|denied| Refusal::ToolDenied { tool: denied.name })
     }
 
-    /// Opens a session: finds it an instance, presents the client there. The call is that of the client's own
-    /// `initialize`, if it sent one.
+    /// Opens a session: finds it an instance, presents the client there. The call is that of the
+    /// client's own `initialize`, if it sent one.
     pub(crate) fn open(
         &self,
         principal: Principal,
@@ -288,7 +292,7 @@ impl Endpoint {
         let now = self.shared.clock.now();
         let key = SessionKey(self.shared.session_numbers.fetch_add(1, Ordering::Relaxed));
         let (declared, info) = match &opening {
-            SessionOpen::Introduction(message, _) => (
+            SessionOpen::Initialize(message, _) => (
                 message.raw_copy(Member::Capabilities),
                 message.raw_copy(Member::ClientInfo),
             ),
@@ -297,7 +301,7 @@ impl Endpoint {
         let client = Arc::new(Client::declaring(principal, declared, info));
         let instance = self.instance_for(Some(key), &client, headers)?;
         let (session, call, ask) = match opening {
-            SessionOpen::Introduction(message, accepts) => {
+            SessionOpen::Initialize(message, accepts) => {
                 let (session, call, ask) = Session::open(key, client, limits, now, message, accepts);
                 (session, Some(call), ask)
             }
@@ -387,8 +391,9 @@ impl Endpoint {
         handles.len()
     }
 
-    /// Ends every session and every child. Requests that still wait are answered with 503 (the server is
-    /// going) and not with 404 (unknown session), at which clients would open another session here.
+    /// Ends every session and every child. Requests that still wait are answered with 503 (the
+    /// server is going) and not with 404 (unknown session), at which clients would open another
+    /// session here.
     pub(crate) fn stop(&self, why: CloseReason) {
         self.stop_accepting(why);
         let backend_error = Arc::new(BackendError {

@@ -283,7 +283,7 @@ impl Instance {
         state.idle_since = None;
     }
 
-    /// Sets the eras that the server is introduced to in, as long as it was not introduced to.
+    /// Sets the eras that are tried in the handshake. Ignored once the handshake has begun.
     pub(crate) fn plan_eras(&self, plan: EraPlan) {
         self.lock().multiplexer.plan_eras(plan);
     }

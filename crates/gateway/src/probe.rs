@@ -83,13 +83,13 @@ async fn present(destination: &Endpoint) -> Result<Presented, String> {
     if let Some(why) = destination.upstream.broken() {
         return Err(why.to_owned());
     }
-    let introduction = format!(
+    let initialize = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"rialto-check","version":"{}"}}}}}}"#,
         Version::NEWEST_LEGACY.as_str(),
         env!("CARGO_PKG_VERSION"),
     );
-    let introduction = message(introduction)?;
-    let (handle, welcome) = introduce(destination, &introduction).await?;
+    let initialize = message(initialize)?;
+    let (handle, welcome) = open_session(destination, &initialize).await?;
     let _ = handle.take(
         message(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into())?,
         Accepts::Json,
@@ -119,8 +119,11 @@ async fn present(destination: &Endpoint) -> Result<Presented, String> {
 }
 
 /// Opens a session and returns the server's answer to it.
-async fn introduce(destination: &Endpoint, message: &Message) -> Result<(Arc<SessionHandle>, Value), String> {
-    let opening = SessionOpen::Introduction(message.clone(), Accepts::Json);
+async fn open_session(
+    destination: &Endpoint,
+    message: &Message,
+) -> Result<(Arc<SessionHandle>, Value), String> {
+    let opening = SessionOpen::Initialize(message.clone(), Accepts::Json);
     let (handle, call) = destination
         .open(Principal::anonymous(), &HeaderMap::new(), opening)
         .map_err(|refusal| refusal.text())?;

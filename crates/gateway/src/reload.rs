@@ -131,7 +131,8 @@ impl Gateway {
         // Shares are for authenticated callers.
         let buffers = self.shared.limits.buffers(settings.auth.is_on());
         self.shared.buffered.set_limits(buffers);
-        // Principals whose credential is no longer valid keep nothing open at any destination.
+        // Principals whose credential is no longer valid keep nothing open. At a destination that
+        // drains, the end of the drain ends it.
         for name in &report.kept {
             if let Some(destination) = before.destinations.get(name) {
                 let leaves = |principal: &str| !guard.keeps(&before.guard, principal, name);

@@ -1,8 +1,9 @@
 //! Sealed states: what a modern client carries from one round of a modern request to the next.
 //!
-//! The state names a modern request and a round. It is encrypted and authenticated, and bound to the destination and the
-//! principal it was made for, so that a forged, foreign or altered one is recognised before anything is looked
-//! up. The modern request itself stays here; the key lives as long as the process does.
+//! The state names a modern request and a round. It is encrypted and authenticated, and bound to
+//! the destination and the principal it was made for, so that a forged, foreign or altered one is
+//! recognised before anything is looked up. The modern request itself stays here; the key lives as
+//! long as the process does.
 
 pub(crate) mod state;
 

@@ -14,8 +14,8 @@ use crate::tasks;
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 impl Gateway {
-    /// Serves until `shutdown` comes, then drains: calls in flight may finish, new ones are refused, and all
-    /// children are ended.
+    /// Serves until `shutdown` comes, then drains: calls in flight may finish, new ones are
+    /// refused, and all children are ended.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         for destination in self.config().destinations.values() {
             destination.upstream.start();

@@ -1,7 +1,7 @@
 //! The handle of a session: its machine, the tasks that wait for it, and the instance it uses.
 //!
-//! There is no task behind a session. The connection of a client and the reader of a child call its machine directly,
-//! through its [`Driver`].
+//! There is no task behind a session. The connection of a client and the reader of a child call its
+//! machine directly, through its [`Driver`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -52,7 +52,8 @@ pub(crate) struct SessionHandle {
     composed: Option<Box<str>>,
     /// The instance that the session was opened on.
     first_instance: Arc<Instance>,
-    /// The instance that it has moved to since. A session moves at most once: the second one is its principal's own.
+    /// The instance that it has moved to since. A session moves at most once: the second one is its
+    /// principal's own.
     moved_to: OnceLock<Arc<Instance>>,
     is_moving: AtomicBool,
     clock: Clock,
@@ -190,8 +191,8 @@ impl SessionHandle {
         self.moved_to.get().unwrap_or(&self.first_instance)
     }
 
-    /// Moves the session from an instance that is another principal's to one that `find` returns, unless it has
-    /// something left where it is.
+    /// Moves the session from an instance that is another principal's to one that `find` returns,
+    /// unless it has something left where it is.
     pub(crate) fn leave_instance(self: &Arc<Self>, find: impl FnOnce(&Client) -> Option<Reservation>) {
         let instance = self.instance();
         let Some(leaving) = instance.leaving_client(self.key) else {
@@ -246,7 +247,8 @@ impl SessionHandle {
         self.instance().era()
     }
 
-    /// Takes a message of the client; what it asks for is passed on to the instance. A call keeps its permit to its end.
+    /// Takes a message of the client; what it asks for is passed on to the instance. A call keeps
+    /// its permit to its end.
     pub(crate) fn take(
         &self,
         message: Message,

@@ -59,7 +59,7 @@ pub(crate) enum Health {
     Running {
         pid: Option<u32>,
     },
-    /// It has answered its introduction.
+    /// It has answered the handshake.
     Ready {
         pid: Option<u32>,
     },

@@ -44,7 +44,7 @@ pub enum EraChoice {
 }
 
 impl EraChoice {
-    /// Returns the era that a server is spoken to in, as far as that is known before it is introduced to. Without
+    /// Returns the era used towards a server, as far as it is known before the handshake. Without
     /// knowledge it is the legacy one, which assumes less.
     pub fn expected_era(self, shown: ShownEras) -> Era {
         match self {
@@ -59,14 +59,14 @@ impl EraChoice {
 /// The clients that an instance of a server is started for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartedFor {
-    /// One session: the server is introduced to in the words of its client.
+    /// One session: the handshake begins with the first message of its client.
     Session,
     /// Clients of any era.
     AnyClient,
 }
 
 /// Returns the era whose first message has this method, if one has.
-pub fn era_introduced_by(method: Method) -> Option<Era> {
+pub fn era_of_first_message(method: Method) -> Option<Era> {
     if method == Method::Initialize {
         Some(Era::Legacy)
     } else {
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn instance_is_introduced_in_the_configured_era_or_in_that_of_its_clients() {
+    fn handshake_is_tried_in_the_configured_era_or_in_that_of_its_clients() {
         let plan = |choice, shown, started_for| EraPlan::for_instance(choice, shown, started_for);
         let unknown = ShownEras::default();
         for started_for in [StartedFor::Session, StartedFor::AnyClient] {
@@ -549,9 +549,9 @@ mod tests {
 
     #[test]
     fn first_messages_name_their_eras() {
-        assert_eq!(era_introduced_by(Method::Initialize), Some(Era::Legacy));
-        assert_eq!(era_introduced_by(Method::ServerDiscover), Some(Era::Modern));
-        assert_eq!(era_introduced_by(Method::ToolsCall), None);
+        assert_eq!(era_of_first_message(Method::Initialize), Some(Era::Legacy));
+        assert_eq!(era_of_first_message(Method::ServerDiscover), Some(Era::Modern));
+        assert_eq!(era_of_first_message(Method::ToolsCall), None);
     }
 
     #[test]

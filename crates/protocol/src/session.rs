@@ -1,8 +1,9 @@
-//! One client: its open calls, its streams, and when it has been gone too long.
+//! One legacy client: its open calls, its streams, and when its session expires.
 //!
-//! The machine takes a client's messages and gives asks; it takes tells and turns them into what its
-//! client reads. A call's answer is JSON if it is the first thing to come; as soon as something else about the
-//! call comes first, the answer becomes a stream. Streams are logs (see [`replay`]); connections come and go.
+//! The machine takes a client's messages and returns asks. It takes tells and turns them into what
+//! its client reads. If the response to a call comes first, it is the JSON body of the POST.
+//! Anything else about the call turns the response into a stream. A stream is a log (see
+//! [`replay`]), and a connection reads it.
 //!
 //! | Machine | State |
 //! |---|---|
@@ -44,8 +45,8 @@ const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
 pub use line_output::OutgoingLine;
 pub use readers::{Answer, Reader, Reading, StreamRefusal};
 
-/// Answers that connections wait to read may exceed the budget of a session this many times: a reader that is as fast
-/// as the server is not to lose an answer.
+/// Answers that connections wait to read may exceed the budget of a session this many times: a
+/// reader that is as fast as the server is not to lose an answer.
 const AWAITED_FACTOR: usize = 4;
 
 /// How much a session may hold and for how long.
@@ -59,7 +60,7 @@ pub struct Limits {
     pub listeners: usize,
     /// Finished or abandoned streams that are kept for a resumption.
     pub ended_streams: usize,
-    /// How long a question waits for somewhere to be put.
+    /// How long a question waits for a connection that reads its stream.
     pub question_timeout: Duration,
 }
 
@@ -94,10 +95,11 @@ pub enum Accepts {
 }
 
 impl Accepts {
-    /// Returns whether the client reads events. Such a client gets HTTP 200 and a JSON-RPC error for an accepted call that
-    /// fails; a client that takes JSON only gets an HTTP status.
+    /// Returns whether the client reads events. Such a client gets HTTP 200 and a JSON-RPC error
+    /// for an accepted call that fails; a client that takes JSON only gets an HTTP status.
     ///
-    /// The official Python clients 1.x end their session, with every call in flight, on a status of 500 or above.
+    /// The official Python clients 1.x end their session, with every call in flight, on a status of
+    /// 500 or above.
     pub fn reads_events(self) -> bool {
         match self {
             Self::Json => false,
@@ -140,7 +142,8 @@ pub enum Rejection {
 pub enum Output {
     /// There is something to read on this stream.
     Wake(StreamKey),
-    /// The backend must be asked to refuse a question, since no client will answer it.
+    /// An ask beside that of a message: a question that no client can answer is refused, or the
+    /// handshake is repeated.
     Ask(Box<Ask>),
     /// Something for a client that reads lines.
     Line(OutgoingLine),
@@ -178,12 +181,14 @@ pub struct CallRecord {
 
 /// One legacy client.
 ///
-/// [`Session::handle_message`] takes what the client sends and [`Session::handle_tell`] what the backend has for it; both
-/// may queue outputs, which the driver takes with [`Session::poll_output`], before it sends the ask of a message. The connection of a POST calls
-/// [`Session::poll_answer`] when it is woken, and [`Session::abandon`] if it ends before the answer. The connection of a
-/// stream begins with [`Session::listen`] or [`Session::resume`] (or with the [`Reader`] of an answer), calls
-/// [`Session::read`] when it is woken, and ends with [`Session::handle_disconnect`]. [`Session::handle_tick`] is due about once a
-/// second. After [`Session::end`] no message is accepted; open calls still get their answers.
+/// [`Session::handle_message`] takes what the client sends and [`Session::handle_tell`] what the
+/// backend has for it; both may queue outputs, which the driver takes with
+/// [`Session::poll_output`], before it sends the ask of a message. The connection of a POST calls
+/// [`Session::poll_answer`] when it is woken, and [`Session::abandon`] if it ends before the
+/// answer. The connection of a stream begins with [`Session::listen`] or [`Session::resume`] (or
+/// with the [`Reader`] of an answer), calls [`Session::read`] when it is woken, and ends with
+/// [`Session::handle_disconnect`]. [`Session::handle_tick`] is due about once a second. After
+/// [`Session::end`] no message is accepted; open calls still get their answers.
 #[derive(Debug)]
 pub struct Session {
     key: SessionKey,
@@ -205,7 +210,8 @@ pub struct Session {
 #[derive(Debug)]
 struct Activity {
     last_seen: Moment,
-    /// The client closed its last GET stream and has sent nothing since. Official TypeScript clients end in this way.
+    /// The client closed its last GET stream and has sent nothing since. Official TypeScript
+    /// clients end in this way.
     stream_closed: bool,
     ended: bool,
 }
@@ -245,7 +251,7 @@ impl Session {
         (session, call, ask)
     }
 
-    /// A session for a client that did not open one: Rialto does the handshake itself.
+    /// Returns a session for a client that did not open one: Rialto does the handshake itself.
     pub fn open_implicit(
         key: SessionKey,
         client: Arc<Client>,
@@ -341,7 +347,7 @@ impl Session {
         self.events_lost
     }
 
-    /// Questions that were put to the client and not answered.
+    /// Returns the number of questions that the client has not answered.
     #[doc(hidden)]
     pub fn open_questions(&self) -> usize {
         self.questions.len()
@@ -353,13 +359,13 @@ impl Session {
         self.calls.len()
     }
 
-    /// Streams whose call has ended and that may still be resumed.
+    /// Returns the number of streams whose call has ended and that may still be resumed.
     #[doc(hidden)]
     pub fn past_streams(&self) -> usize {
         self.calls.past()
     }
 
-    /// Streams opened by GET, read or not.
+    /// Returns the number of streams opened by GET, read or not.
     #[doc(hidden)]
     pub fn listening_streams(&self) -> usize {
         self.notices.streams().count()
@@ -382,14 +388,14 @@ impl Session {
         self.events_lost += self.calls.give_up_answers(limit);
     }
 
-    /// Bytes held for readers.
+    /// Returns the number of bytes held for readers.
     #[doc(hidden)]
     pub fn held_bytes(&self) -> usize {
         self.kept_bytes() + self.calls.answer_bytes()
     }
 
-    /// Returns whether a stream whose call has ended has events that were not read, so that its client may come back for them
-    /// with `Last-Event-ID`.
+    /// Returns whether a stream whose call has ended has events that were not read, so that its
+    /// client may come back for them with `Last-Event-ID`.
     pub fn has_unread_answers(&self) -> bool {
         self.calls.has_unread()
     }
@@ -405,8 +411,8 @@ impl Session {
         (!in_use).then_some(self.activity.last_seen)
     }
 
-    /// Returns whether the session has been idle for longer than it may; `limit` is that of sessions that a client
-    /// opened.
+    /// Returns whether the session has been idle for longer than it may; `limit` is that of
+    /// sessions that a client opened.
     pub fn is_expired(&self, now: Moment, limit: Duration) -> bool {
         let limit = if self.is_implicit() { IMPLICIT_IDLE } else { limit };
         self.idle_since().is_some_and(|since| now.since(since) > limit)
@@ -638,9 +644,9 @@ impl Session {
         self.outputs.push_back(Output::Wake(StreamKey(key.0)));
     }
 
-    /// Drops events until all logs together keep no more than `limit`, the oldest of the session first. The newest
-    /// event of a log goes only after all older ones, and never while a connection waits to read it: it is that call's
-    /// answer, or will be followed by it.
+    /// Drops events until all logs together keep no more than `limit`, the oldest of the session
+    /// first. The newest event of a log goes only after all older ones, and never while a
+    /// connection waits to read it: it is that call's answer, or will be followed by it.
     fn shed_to(&mut self, limit: usize) {
         while self.kept_bytes() > limit {
             let lost = match (self.calls.next_to_shed(), self.notices.next_to_shed()) {
@@ -657,7 +663,7 @@ impl Session {
         }
     }
 
-    /// The instance behind this session has lost its books. Ends the calls that are still open.
+    /// The instance has lost its state. Ends the calls that are still open.
     pub fn handle_lost_instance(&mut self, now: Moment, failure: &Failure) {
         for call in self.calls.unanswered() {
             let (session, failure) = (self.key, failure.clone());
@@ -677,8 +683,8 @@ impl Session {
         self.calls.poll(call)
     }
 
-    /// The connection that waited for a call's answer is gone. The call goes on: in this era a disconnection is
-    /// not a cancellation.
+    /// The connection that waited for a call's answer is gone. The call goes on: in this era a
+    /// disconnection is not a cancellation.
     pub fn abandon(&mut self, call: CallKey) {
         self.calls.abandon(call);
     }
@@ -763,13 +769,13 @@ mod tests {
         let message = Message::own(text.to_owned());
         let (implicit, ask) = Session::open_implicit(key, client(), limits.clone(), Moment::START, version);
         let Ask::Open { call: opening, .. } = ask else {
-            panic!("a session opens with an introduction");
+            panic!("a session opens with a handshake");
         };
         let (opened, call, _) = Session::open(key, client(), limits, Moment::START, message, Accepts::Json);
         let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
         for (mut session, call, limit) in [(implicit, opening, minute), (opened, call, hour)] {
             let later = Moment::START.after(limit + Duration::from_millis(1));
-            assert!(!session.is_expired(later, hour), "its introduction is a call");
+            assert!(!session.is_expired(later, hour), "its handshake is a call");
             session.handle_lost_instance(Moment::START, &Failure::SessionEnded);
             session.poll_answer(call);
             assert!(!session.is_expired(Moment::START.after(limit), hour));

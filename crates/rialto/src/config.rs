@@ -1,8 +1,8 @@
 //! The configuration, from "as written" to "as used".
 //!
-//! The only reader of configuration files and of the environment. It knows the order of precedence (flag,
-//! variable, file, default) and collects everything that is wrong before it gives up. It does not look
-//! for programs on the path and starts nothing.
+//! The only reader of configuration files and of the environment. It knows the order of precedence
+//! (flag, variable, file, default) and collects everything that is wrong before it gives up. It
+//! does not look for programs on the path and starts nothing.
 
 mod auth;
 mod command_line;

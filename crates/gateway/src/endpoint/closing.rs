@@ -41,7 +41,8 @@ impl CloseReason {
     }
 }
 
-/// The destinations that a reload has removed or replaced, while they come to their end: the one list of them.
+/// The destinations that a reload has removed or replaced, while they come to their end: the one
+/// list of them.
 #[derive(Default)]
 pub(crate) struct Draining(Mutex<Vec<Arc<Endpoint>>>);
 
@@ -87,8 +88,8 @@ pub(crate) enum SessionUse {
 }
 
 impl Endpoint {
-    /// Returns the session with this id, if it is this principal's, and the destination that has it. What is open is also
-    /// found at destinations that drain; a new request is not for them.
+    /// Returns the session with this id, if it is this principal's, and the destination that has
+    /// it. What is open is also found at destinations that drain; a new request is not for them.
     pub(crate) fn session_for(
         self: &Arc<Self>,
         wanted: SessionUse,
@@ -101,7 +102,8 @@ impl Endpoint {
         })
     }
 
-    /// Returns the destinations that may serve a client of this name: this one, and for what is open those that drain.
+    /// Returns the destinations that may serve a client of this name: this one, and for what is
+    /// open those that drain.
     pub(crate) fn candidates(self: &Arc<Self>, wanted: SessionUse) -> impl Iterator<Item = Arc<Self>> {
         let (present, draining) = match wanted {
             SessionUse::NewRequest => (self.is_present().then(|| Arc::clone(self)), Vec::new()),

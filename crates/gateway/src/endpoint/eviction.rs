@@ -1,4 +1,5 @@
-//! Making room: ends sessions and instances that are no longer used, where a new one finds every place taken.
+//! Making room: ends sessions and instances that are no longer used, where a new one finds every
+//! place taken.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use crate::session_handle::SessionHandle;
 use crate::upstream::InstanceKey;
 
 impl Endpoint {
-    /// Ends a session if `max_sessions` are open: one that is no longer used, else one of a principal over its share.
+    /// Ends a session if `max_sessions` are open: one that is no longer used, else one of a
+    /// principal over its share.
     pub(super) fn make_room(&self, newcomer: &Principal) -> Result<(), Refusal> {
         let limit = self.settings.max_sessions;
         if self.sessions().len() < limit {
@@ -34,8 +36,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Ends an instance and its sessions, to make room for another one: one that is no longer used, else one of a
-    /// principal over its share.
+    /// Ends an instance and its sessions, to make room for another one: one that is no longer used,
+    /// else one of a principal over its share.
     pub(super) fn free_instance(&self, limit: usize, newcomer: &Principal) -> Result<(), Refusal> {
         let sessions = self.sessions_by_key();
         let candidates = self.upstream.instances_by_key().into_iter();

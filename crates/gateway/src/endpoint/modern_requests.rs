@@ -87,7 +87,7 @@ impl Endpoint {
         let instance = self.instance_for(None, &client, headers)?;
         if self.settings.show == Show::Native {
             // The destination shows itself in the era of its server alone.
-            let era = self.introduced_era(&instance, &client).await?;
+            let era = self.negotiated_era(&instance, &client).await?;
             if era.is_some_and(|era| era != modern::ERA) {
                 return Ok(None);
             }
@@ -112,7 +112,8 @@ impl Endpoint {
         Ok(Some(handle))
     }
 
-    /// Adds a listen to those that are open, if need be in the place of one of a principal over its share.
+    /// Adds a listen to those that are open, if need be in the place of one of a principal over its
+    /// share.
     fn register_listen(&self, handle: &Arc<ModernRequestHandle>) -> Result<(), Refusal> {
         let limit = self.shared.limits.listens;
         let evicted = {
@@ -138,8 +139,9 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Waits until the server has answered its introduction. Returns the era that was agreed on, if one was.
-    async fn introduced_era(
+    /// Waits until the server has answered the handshake. Returns the era that was agreed on, if
+    /// one was.
+    async fn negotiated_era(
         &self,
         instance: &Arc<Instance>,
         client: &Arc<Client>,
@@ -198,7 +200,8 @@ impl Endpoint {
         self.parked.lock()
     }
 
-    /// Returns the modern requests that were parked and are not over. Those that are over are forgotten.
+    /// Returns the modern requests that were parked and are not over. Those that are over are
+    /// forgotten.
     fn waiting_requests(&self) -> Vec<Arc<ModernRequestHandle>> {
         let mut waiting: Vec<Arc<ModernRequestHandle>> = self.parked_map().values().cloned().collect();
         let over = waiting.extract_if(.., |handle| handle.is_over());
@@ -212,7 +215,8 @@ impl Endpoint {
         waiting
     }
 
-    /// Sees to it that a call can wait for its client, if need be by giving up the oldest of a principal over its share.
+    /// Sees to it that a call can wait for its client, if need be by giving up the oldest of a
+    /// principal over its share.
     fn make_room_to_wait(&self, handle: &ModernRequestHandle) -> Option<()> {
         let limit = self.shared.limits.waiting_calls;
         {

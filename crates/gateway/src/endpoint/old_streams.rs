@@ -14,7 +14,8 @@ use uuid::Uuid;
 use crate::reply::Refusal;
 use crate::session_handle::SessionHandle;
 
-/// Messages that may wait on a stream that has no session: refusals, and the answer to `initialize`.
+/// Messages that may wait on a stream that has no session: refusals, and the answer to
+/// `initialize`.
 const MAX_EARLY: usize = 64;
 
 /// The open streams of a destination.
@@ -106,8 +107,8 @@ enum Stage {
     /// The client has sent no `initialize` yet.
     #[default]
     Silent,
-    /// The session is there; its events wait for the answer to the introduction.
-    Introducing(Arc<SessionHandle>),
+    /// The session is there; its events wait for the answer to `initialize`.
+    Initializing(Arc<SessionHandle>),
     /// The events of the session are the events of the stream.
     Reading(Arc<SessionHandle>),
     Ended,
@@ -137,7 +138,7 @@ impl OldStream {
     /// Returns the session of this stream.
     pub(crate) fn handle(&self) -> Option<Arc<SessionHandle>> {
         match &self.lock().stage {
-            Stage::Introducing(handle) | Stage::Reading(handle) => Some(Arc::clone(handle)),
+            Stage::Initializing(handle) | Stage::Reading(handle) => Some(Arc::clone(handle)),
             Stage::Silent | Stage::Ended => None,
         }
     }
@@ -147,10 +148,10 @@ impl OldStream {
         let mut state = self.lock();
         match state.stage {
             Stage::Silent => {
-                state.stage = Stage::Introducing(Arc::clone(handle));
+                state.stage = Stage::Initializing(Arc::clone(handle));
                 true
             }
-            Stage::Introducing(_) | Stage::Reading(_) | Stage::Ended => false,
+            Stage::Initializing(_) | Stage::Reading(_) | Stage::Ended => false,
         }
     }
 
@@ -158,7 +159,7 @@ impl OldStream {
     pub(crate) fn detach(&self) {
         let mut state = self.lock();
         match state.stage {
-            Stage::Introducing(_) => state.stage = Stage::Silent,
+            Stage::Initializing(_) => state.stage = Stage::Silent,
             Stage::Silent | Stage::Reading(_) | Stage::Ended => {}
         }
     }
@@ -166,7 +167,7 @@ impl OldStream {
     /// From now on the events of the session are sent.
     pub(crate) fn begin_reading(&self, handle: &Arc<SessionHandle>) {
         self.change(|state| match state.stage {
-            Stage::Introducing(_) => state.stage = Stage::Reading(Arc::clone(handle)),
+            Stage::Initializing(_) => state.stage = Stage::Reading(Arc::clone(handle)),
             Stage::Silent | Stage::Reading(_) | Stage::Ended => {}
         });
     }
@@ -180,11 +181,11 @@ impl OldStream {
         }
         let sent = self.change(|state| match &state.stage {
             Stage::Reading(handle) => SendOutcome::InTheSession(Arc::clone(handle)),
-            Stage::Silent | Stage::Introducing(_) if state.early.len() < MAX_EARLY => {
+            Stage::Silent | Stage::Initializing(_) if state.early.len() < MAX_EARLY => {
                 state.early.push_back(data.clone());
                 SendOutcome::Early
             }
-            Stage::Silent | Stage::Introducing(_) | Stage::Ended => SendOutcome::TooLate,
+            Stage::Silent | Stage::Initializing(_) | Stage::Ended => SendOutcome::TooLate,
         });
         match sent {
             SendOutcome::InTheSession(handle) => {
@@ -205,7 +206,7 @@ impl OldStream {
         match &state.stage {
             Stage::Reading(handle) => OldStreamStep::Session(Arc::clone(handle)),
             Stage::Ended => OldStreamStep::Ended,
-            Stage::Silent | Stage::Introducing(_) => {
+            Stage::Silent | Stage::Initializing(_) => {
                 state.waker = Some(waker.clone());
                 OldStreamStep::Nothing
             }
@@ -215,7 +216,7 @@ impl OldStream {
     /// Ends the stream. Returns the session that ends with it.
     pub(crate) fn end(&self) -> Option<Arc<SessionHandle>> {
         self.change(|state| match std::mem::replace(&mut state.stage, Stage::Ended) {
-            Stage::Introducing(handle) | Stage::Reading(handle) => Some(handle),
+            Stage::Initializing(handle) | Stage::Reading(handle) => Some(handle),
             Stage::Silent | Stage::Ended => None,
         })
     }

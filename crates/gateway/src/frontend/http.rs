@@ -116,8 +116,9 @@ impl Gateway {
         }
     }
 
-    /// Answers a health probe that was refused for its `Host`. Orchestrators and load balancers name an address, a service
-    /// name or nothing there. They learn the status and no details, so that a rebound name learns no more.
+    /// Answers a health probe that was refused for its `Host`. Orchestrators and load balancers
+    /// name an address, a service name or nothing there. They learn the status and no details, so
+    /// that a rebound name learns no more.
     async fn answer_probe(
         &self,
         config: &ActiveConfig,
@@ -479,7 +480,8 @@ impl RequestContext<'_> {
     /// Checks that the caller may send this message: by its scopes, and by the destination's policy
     /// for tools.
     pub(super) fn permit(&self, message: &Message) -> Result<(), Refusal> {
-        // A server that drops such characters would run another method than the one that was judged.
+        // A server that drops such characters would run another method than the one that was
+        // judged.
         let is_odd = |character: char| character.is_whitespace() || character.is_control();
         if message
             .method_name()

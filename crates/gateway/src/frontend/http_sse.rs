@@ -37,7 +37,8 @@ use crate::session_handle::{Acceptance, Answered, SessionHandle};
 use crate::tasks;
 pub(crate) use stream::OldEvents;
 
-/// What a session holds for a reader that falls behind: never less than so many of the largest messages.
+/// What a session holds for a reader that falls behind: never less than so many of the largest
+/// messages.
 const HELD_MESSAGES: usize = 2;
 
 /// The two paths of the old transport.
@@ -131,7 +132,8 @@ impl RequestContext<'_> {
             })
             .ok_or(Refusal::UnknownSession)?;
         if let Some(handle) = stream.handle() {
-            // Its session is named in the query, where the usual look at the headers does not see it.
+            // Its session is named in the query, where the usual look at the headers does not see
+            // it.
             let limiter = &self.gateway.limiter;
             limiter.session_request(self.began, &handle.requests)?;
         }
@@ -155,8 +157,8 @@ impl RequestContext<'_> {
             message: Some(message),
             request_bytes,
         };
-        // Some clients of this transport do not look at the status of a POST: a request that has an id is
-        // answered where they do look.
+        // Some clients of this transport do not look at the status of a POST: a request that has an
+        // id is answered where they do look.
         let was_sent = refused
             .message
             .as_ref()
@@ -181,8 +183,8 @@ impl RequestContext<'_> {
     ) -> Result<(), Refusal> {
         self.permit(message)?;
         self.check_open(message)?;
-        // This transport is older than the modern era, for every server. Clients of both eras ask this first and
-        // fall back to `initialize` by the error, so it must not open a session.
+        // This transport is older than the modern era, for every server. Clients of both eras ask
+        // this first and fall back to `initialize` by the error, so it must not open a session.
         if message.kind() == Kind::Request && message.method() == McpMethod::ServerDiscover {
             return Err(Refusal::Modern(modern::InvalidRequest::NoSuchMethod));
         }
@@ -190,18 +192,19 @@ impl RequestContext<'_> {
         let handle = match (stream.handle(), classified) {
             (Some(handle), _) => handle,
             (None, Classified::Initialize) => {
-                let introduction = Introduction {
+                let pending = PendingInitialize {
                     destination: Arc::clone(self.destination),
                     stream: Arc::clone(stream),
                     principal: self.principal(),
                     headers: headers.clone(),
                     message: message.clone(),
                 };
-                let (handle, call) = introduction.open()?;
-                tasks::spawn("old introduction", introduction.conclude(handle, call));
+                let (handle, call) = pending.open()?;
+                tasks::spawn("http_sse initialize", pending.conclude(handle, call));
                 return Ok(());
             }
-            // A client that came back to a stream it had lost may think that it is still in its session.
+            // A client that came back to a stream it had lost may think that it is still in its
+            // session.
             (None, Classified::Ping | Classified::Request(_)) => {
                 let opening = SessionOpen::Implicit(Version::ASSUMED);
                 let (handle, _) = open(self.destination, stream, self.principal(), headers, opening)?;
@@ -255,9 +258,9 @@ fn open(
     Err(Refusal::UnknownSession)
 }
 
-/// A client's `initialize`, until the server has answered it. The POST that brought it does not wait: clients of this
-/// transport have little patience with a POST, and a first start may take a minute.
-struct Introduction {
+/// A client's `initialize`, until the server has answered it. Its POST is answered at once: clients
+/// of this transport soon give up a POST, and a first start may take a minute.
+struct PendingInitialize {
     destination: Arc<Endpoint>,
     stream: Arc<OldStream>,
     principal: Principal,
@@ -265,13 +268,13 @@ struct Introduction {
     message: Message,
 }
 
-impl Introduction {
+impl PendingInitialize {
     fn open(&self) -> Result<(Arc<SessionHandle>, CallKey), Refusal> {
         // The answer is waited for here, since it decides whether there is a session at all.
-        let opening = SessionOpen::Introduction(self.message.clone(), Accepts::Json);
+        let opening = SessionOpen::Initialize(self.message.clone(), Accepts::Json);
         let principal = self.principal.clone();
         let (handle, call) = open(&self.destination, &self.stream, principal, &self.headers, opening)?;
-        Ok((handle, call.expect("an introduction is a call")))
+        Ok((handle, call.expect("`initialize` is a call")))
     }
 
     async fn conclude(self, handle: Arc<SessionHandle>, call: CallKey) {
@@ -290,7 +293,7 @@ impl Introduction {
     }
 }
 
-/// Returns the answer to an introduction.
+/// Returns the answer to `initialize`.
 async fn answer_of(handle: &Arc<SessionHandle>, call: CallKey) -> Bytes {
     match handle.answer(call).await {
         Answered::Complete { body, .. } => body.into_bytes(),

@@ -1,5 +1,6 @@
-//! Which eras the instances of an upstream are introduced in. What a server speaks is learnt by its own
-//! instance ([`protocol::negotiation`]); here is only what is configured and what servers have shown before.
+//! Which eras the instances of an upstream try in the handshake. Each instance negotiates with its
+//! own server ([`protocol::negotiation`]). This file knows the configuration, and what earlier
+//! instances have learnt.
 
 use protocol::negotiation::{EraPlan, StartedFor};
 use protocol::version::{CapabilityStyle, Era, QuestionStyle};
@@ -8,7 +9,7 @@ use super::Upstream;
 use crate::settings::Transport;
 
 impl Upstream {
-    /// Returns the eras that a new instance is introduced in.
+    /// Returns the eras that a new instance tries in the handshake.
     pub(super) fn era_plan(&self, started_for: StartedFor) -> EraPlan {
         let plan = EraPlan::for_instance(self.settings.era, self.eras.shown(), started_for);
         match self.remote().map(|server| server.transport()) {
@@ -17,7 +18,7 @@ impl Upstream {
         }
     }
 
-    /// Returns the era that the server is spoken to in, as far as that is known.
+    /// Returns the era used towards the server, as far as it is known.
     fn expected_era(&self) -> Era {
         self.settings.era.expected_era(self.eras.shown())
     }

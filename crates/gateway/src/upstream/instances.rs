@@ -38,7 +38,7 @@ pub(super) type Instances = placement::Instances<Credentials, Arc<Instance>>;
 /// When an instance is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Started {
-    /// It runs, and is introduced to, before any client comes.
+    /// It starts, and makes the handshake, before any client comes.
     BeforeClients,
     /// A client waits for it.
     ForClient,

@@ -1,13 +1,13 @@
 //! Liveness ping: whether a silent server is still alive, or has to be replaced.
 //!
 //! Silence alone proves nothing: an idle server sends nothing, and one that works on a single long
-//! call may answer no ping meanwhile. There is doubt only about a server that let a call's time
-//! pass, or that was introduced to and has not answered. Any output ends the doubt, even half a
-//! line. This machine neither writes nor kills.
+//! call may answer no ping meanwhile. Only two servers are suspected: one that let a call's time
+//! limit pass, and one that has not answered the handshake. Any output ends the suspicion, even
+//! half a line. This machine neither writes nor kills.
 //!
-//! An older call that is still within its time excuses the silence of a server that has written
-//! something since the call in doubt was sent. A server that has been silent for the whole time of
-//! a call, and owes the answer to a ping too, hangs, regardless of older calls.
+//! A server may work on one call at a time. So an older call within its time limit explains the
+//! silence, if the server has written something since the overdue call was sent. A server that was
+//! silent for the whole time of a call, and did not answer a ping either, hangs.
 
 use std::time::Duration;
 

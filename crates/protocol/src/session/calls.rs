@@ -147,9 +147,10 @@ pub(super) enum Completed {
 
 /// The calls of a session and their streams.
 ///
-/// [`Calls::begin`] enters a call. [`Calls::push`] and [`Calls::complete`] take what comes about it. [`Calls::poll`] and
-/// [`Calls::abandon`] are for the connection that waits for the answer; `resume`, `read` and `handle_disconnect` are for readers
-/// of its stream, also after the call has ended. `next_to_shed` and `drop_oldest` keep the session within its byte budget.
+/// [`Calls::begin`] enters a call. [`Calls::push`] and [`Calls::complete`] take what comes about
+/// it. [`Calls::poll`] and [`Calls::abandon`] are for the connection that waits for the answer;
+/// `resume`, `read` and `handle_disconnect` are for readers of its stream, also after the call has
+/// ended. `next_to_shed` and `drop_oldest` keep the session within its byte budget.
 #[derive(Debug)]
 pub(super) struct Calls {
     /// Boxed, because a map keeps its room when it is empty, and a session is mostly idle.
@@ -216,8 +217,8 @@ impl Calls {
         self.get(call)?.stream()
     }
 
-    /// Returns the newest open call with this id: clients may use one id many times. An `initialize` cannot be
-    /// cancelled (2025-03-26, cancellation).
+    /// Returns the newest open call with this id: clients may use one id many times. An
+    /// `initialize` cannot be cancelled (2025-03-26, cancellation).
     pub(super) fn with_id(&self, id: &[u8]) -> Option<CallKey> {
         let mut newest_first = self.open.iter().rev();
         newest_first
@@ -269,9 +270,9 @@ impl Calls {
         open.stream_mut()
     }
 
-    /// Adds an event to a call's own stream, which begins with it if need be. A client that resumes the stream finds it
-    /// there, so it is to be in a buffer that may be kept. Returns how many events were dropped for it, or `None` if
-    /// there is no such stream.
+    /// Adds an event to a call's own stream, which begins with it if need be. A client that resumes
+    /// the stream finds it there, so it is to be in a buffer that may be kept. Returns how many
+    /// events were dropped for it, or `None` if there is no such stream.
     pub(super) fn push(
         &mut self,
         now: Moment,
@@ -288,7 +289,8 @@ impl Calls {
         self.open.remove(&call)
     }
 
-    /// Keeps the answer of a call that was taken out, for the connection that waits for it or reads its stream.
+    /// Keeps the answer of a call that was taken out, for the connection that waits for it or reads
+    /// its stream.
     pub(super) fn complete(
         &mut self,
         now: Moment,
@@ -442,9 +444,9 @@ impl Calls {
         }
     }
 
-    /// Replaces answers that connections wait to read by an error, the oldest first, until all logs of the session
-    /// together keep no more than `limit`. The newest answer stays, so that one answer always passes. Returns how many
-    /// were replaced.
+    /// Replaces answers that connections wait to read by an error, the oldest first, until all logs
+    /// of the session together keep no more than `limit`. The newest answer stays, so that one
+    /// answer always passes. Returns how many were replaced.
     pub(super) fn give_up_answers(&mut self, limit: usize) -> u64 {
         let mut lost = 0;
         while self.kept.get() > limit {
@@ -503,7 +505,8 @@ pub(super) enum DropTarget {
     Past(usize),
 }
 
-/// The order in which logs lose their oldest event. The newest event of a log goes only after all older ones.
+/// The order in which logs lose their oldest event. The newest event of a log goes only after all
+/// older ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ShedOrder {
     is_last: bool,

@@ -1,4 +1,4 @@
-//! How far the handshake of a session is.
+//! The handshake of a session: not answered, accepted or refused.
 
 use bytes::Bytes;
 
@@ -21,8 +21,8 @@ pub(super) struct Handshake {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HandshakeState {
     /// The server has not answered.
-    Open,
-    Welcomed,
+    Unanswered,
+    Accepted,
     /// The server has answered with an error, and the backend has forgotten the session.
     Refused,
 }
@@ -33,7 +33,7 @@ impl Handshake {
             asked,
             version: asked.unwrap_or(Version::NEWEST_LEGACY),
             implicit,
-            state: HandshakeState::Open,
+            state: HandshakeState::Unanswered,
         }
     }
 
@@ -46,7 +46,7 @@ impl Handshake {
     }
 
     pub(super) fn is_opened(&self) -> bool {
-        self.state == HandshakeState::Welcomed
+        self.state == HandshakeState::Accepted
     }
 
     /// The server has refused the handshake.
@@ -54,11 +54,12 @@ impl Handshake {
         self.state = HandshakeState::Refused;
     }
 
-    /// Returns whether Rialto has to do its own handshake once more. A client that sent `initialize` does so itself.
+    /// Returns whether Rialto has to do its own handshake once more. A client that sent
+    /// `initialize` does so itself.
     pub(super) fn begin_again(&mut self) -> bool {
         let again = self.implicit && self.state == HandshakeState::Refused;
         if again {
-            self.state = HandshakeState::Open;
+            self.state = HandshakeState::Unanswered;
         }
         again
     }
@@ -67,7 +68,7 @@ impl Handshake {
     pub(super) fn handle_server_info(&mut self, id: &[u8], server_info: &ServerInfo) -> Bytes {
         let (body, version) = legacy::lower_server_info(id, server_info, self.asked);
         self.version = version;
-        self.state = HandshakeState::Welcomed;
+        self.state = HandshakeState::Accepted;
         body
     }
 }

@@ -1,8 +1,8 @@
 //! A session whose client reads everything from one stream of lines.
 //!
-//! Over stdio there is no POST to answer and no stream to resume: every message is written to the client's
-//! standard input in the order in which it came. Nothing is kept here for readers; the caller that writes the
-//! lines bounds what waits.
+//! Over stdio there is no POST to answer and no stream to resume: every message is written to
+//! stdout, in the order in which it came. The session keeps nothing; the caller that writes the
+//! lines limits what waits.
 
 use bytes::Bytes;
 

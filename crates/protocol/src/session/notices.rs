@@ -1,4 +1,5 @@
-//! What a session's client reads on streams that it opens by GET: everything that is not about one of its calls.
+//! What a session's client reads on streams that it opens by GET: everything that is not about one
+//! of its calls.
 
 use bytes::{Bytes, BytesMut};
 
@@ -22,9 +23,10 @@ struct Listener {
 
 /// The notices of a session, and the streams on which its client reads them.
 ///
-/// [`Notices::push`] adds a notice. A client opens a stream with [`Notices::open`] or [`Notices::resume`], calls
-/// [`Notices::read`] until there is no more, and leaves with [`Notices::handle_disconnect`]. The session names each stream, since
-/// the streams of its calls have keys of the same kind.
+/// [`Notices::push`] adds a notice. A client opens a stream with [`Notices::open`] or
+/// [`Notices::resume`], calls [`Notices::read`] until there is no more, and leaves with
+/// [`Notices::handle_disconnect`]. The session names each stream, since the streams of its calls
+/// have keys of the same kind.
 #[derive(Debug)]
 pub(super) struct Notices {
     log: EventLog,
@@ -68,7 +70,8 @@ impl Notices {
         self.listeners.keys().copied()
     }
 
-    /// Returns the streams that are read, the oldest first. The newest is the one most likely to be alive.
+    /// Returns the streams that are read, the oldest first. The newest is the one most likely to be
+    /// alive.
     pub(super) fn connected_streams(&self) -> impl DoubleEndedIterator<Item = StreamKey> {
         let listeners = self.listeners.iter();
         listeners
@@ -119,8 +122,9 @@ impl Notices {
         })
     }
 
-    /// Writes what is new on a stream into `out`. Returns `None` if it is none of these. After the end of the session
-    /// only the one stream of the old transport is read on, because answers are on it too.
+    /// Writes what is new on a stream into `out`. Returns `None` if it is none of these. After the
+    /// end of the session only the one stream of the old transport is read on, because answers are
+    /// on it too.
     pub(super) fn read(
         &mut self,
         reader: Reader,
@@ -193,7 +197,8 @@ impl Notices {
         self.log.oldest()
     }
 
-    /// Returns whether the oldest notice may be dropped, and in which order. The newest one never is.
+    /// Returns whether the oldest notice may be dropped, and in which order. The newest one never
+    /// is.
     pub(super) fn next_to_shed(&self) -> Option<ShedOrder> {
         ShedOrder::of(&self.log, true)
     }

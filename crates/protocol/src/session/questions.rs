@@ -1,4 +1,5 @@
-//! Questions of the server on their way to the client: on which stream each was put, and when none reads it.
+//! Questions of the server to the client: on which stream each was sent, and until when a
+//! connection has to read it.
 
 use super::line_output::OutgoingLine;
 use super::replay::{Audience, Claim};
@@ -9,7 +10,7 @@ use crate::message::Message;
 use crate::time::Moment;
 use crate::vec_map::VecMap;
 
-/// Where a question was put, and until when a client has to have read it.
+/// Where a question was sent, and until when a connection has to read it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SentQuestion {
     /// The call on whose stream it is; `None` for the session's notices.
@@ -19,10 +20,10 @@ pub(super) struct SentQuestion {
     deadline: Option<Moment>,
 }
 
-/// The questions that were put to the client and not answered.
+/// The questions that the client has not answered.
 ///
-/// The session enters each with `insert` where it has put it. `remove` ends one that was answered or withdrawn,
-/// and `expire` those that no client reads.
+/// `insert` enters a question that was sent. `remove` ends one that was answered or withdrawn, and
+/// `expire` ends those that no connection reads.
 #[derive(Debug, Default)]
 pub(super) struct Questions {
     put: VecMap<QuestionKey, SentQuestion>,
@@ -47,8 +48,8 @@ impl Questions {
         notices.map(|put| put.number).min()
     }
 
-    /// Ends the questions that no client has read by their deadline. While the client reads no stream at all, each
-    /// question that was read has a deadline too, `until`.
+    /// Ends the questions that no client has read by their deadline. While the client reads no
+    /// stream at all, each question that was read has a deadline too, `until`.
     fn expire(
         &mut self,
         now: Moment,
@@ -127,8 +128,8 @@ impl Session {
         self.notice(now, &data, Audience::One(listener));
     }
 
-    /// Abandons the questions that no client came for, or whose client has closed its last stream
-    /// and stays away.
+    /// Abandons questions that no connection has read in time, also if the client has closed its
+    /// last stream.
     pub(super) fn give_up_questions(&mut self, now: Moment) {
         if self.questions.len() == 0 || self.reads_lines() {
             return;

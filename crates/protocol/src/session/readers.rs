@@ -10,11 +10,12 @@ use crate::exchange::Failure;
 use crate::message::Written;
 use crate::wire::sse;
 
-/// How soon a client shall come back to a stream that broke off: what it missed is here already.
-const COME_BACK: Duration = Duration::from_secs(1);
+/// The `retry` field: how soon a client shall resume a stream that broke off. What it missed is in
+/// the log already.
+const RESUME_AFTER: Duration = Duration::from_secs(1);
 
-/// A reader is given about this much at once: what a slow connection has not sent yet stays in the log, where it is
-/// counted and can be dropped.
+/// A reader is given about this much at once: what a slow connection has not sent yet stays in the
+/// log, where it is counted and can be dropped.
 const READ_AT_ONCE: usize = 64 << 10;
 
 /// What can be read of a call's answer.
@@ -55,7 +56,8 @@ pub enum Reading {
 pub enum StreamRefusal {
     /// That is no event id of this session, or its stream is long forgotten.
     UnknownEvent,
-    /// Everything of that stream was read. An empty stream here would make clients come back for ever.
+    /// Everything of that stream was read. An empty stream would make clients resume it again and
+    /// again.
     Finished,
     /// As many streams as a session may have are open.
     TooMany,
@@ -111,7 +113,7 @@ impl ReadPosition {
                 stream,
                 number: self.cursor,
             };
-            sse::write_priming(out, &id.pieces(&mut [itoa::Buffer::new(); 2]), COME_BACK);
+            sse::write_priming(out, &id.pieces(&mut [itoa::Buffer::new(); 2]), RESUME_AFTER);
         }
         if log.has_gap(self.cursor) {
             sse::write_comment(out, "events were lost here");
@@ -119,7 +121,7 @@ impl ReadPosition {
         self.cursor = copy_events(out, log, self.cursor, stream, Ids::Written);
     }
 
-    /// Writes what is new into `out` without ids, for a client that cannot come back.
+    /// Writes what is new into `out` without ids, for a client that cannot resume.
     pub(super) fn read_without_ids(&mut self, stream: StreamKey, log: &mut EventLog, out: &mut BytesMut) {
         self.cursor = copy_events(out, log, self.cursor, stream, Ids::Omitted);
     }
@@ -132,7 +134,8 @@ enum Ids {
     Omitted,
 }
 
-/// Copies what is due from `cursor` on, up to [`READ_AT_ONCE`] but at least one event, and returns the new cursor.
+/// Copies what is due from `cursor` on, up to [`READ_AT_ONCE`] but at least one event, and returns
+/// the new cursor.
 fn copy_events(out: &mut BytesMut, log: &mut EventLog, mut cursor: u64, stream: StreamKey, ids: Ids) -> u64 {
     let (events, bytes) = log.after(cursor);
     out.reserve((bytes + events * sse::AROUND).min(READ_AT_ONCE));

@@ -1,8 +1,9 @@
 //! The event log of a stream, which a client resumes with `Last-Event-ID` after a disconnect.
 //!
-//! A stream is a numbered log; a connection is only a reader with a cursor. Live reading, a slow reader
-//! and a resumption by `Last-Event-ID` are the same thing. The log is bounded by count, bytes and age: the
-//! oldest events go first, and a reader that was still due them finds a gap, never a repetition.
+//! A stream is a numbered log; a connection is only a reader with a cursor. Live reading, a slow
+//! reader and a resumption by `Last-Event-ID` are the same thing. The log is bounded by count,
+//! bytes and age: the oldest events go first, and a reader that was still due them finds a gap,
+//! never a repetition.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::time::Moment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamKey(pub u64);
 
-/// The name of an event on the wire: `{stream}-{number}`. It tells a resumption which stream it is about.
+/// The name of an event on the wire: `{stream}-{number}`. It tells a resumption which stream it is
+/// about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventId {
     /// The stream that the event is on.
@@ -27,7 +29,7 @@ pub struct EventId {
 }
 
 impl EventId {
-    /// Reads an event id; `None` if it is none of ours.
+    /// Parses an event id. Returns `None` for text that is no event id of Rialto.
     pub fn parse(text: &str) -> Option<Self> {
         let (stream, number) = text.split_once('-')?;
         let plain = |text: &str| {
@@ -54,7 +56,8 @@ impl std::fmt::Display for EventId {
     }
 }
 
-/// How much may be kept: so many events and so long in each log, so many bytes in all logs of a session together.
+/// How much may be kept: so many events and so long in each log, so many bytes in all logs of a
+/// session together.
 #[derive(Debug, Clone, Copy)]
 pub struct Retention {
     /// Events in one log.
@@ -65,8 +68,8 @@ pub struct Retention {
     pub age: Duration,
 }
 
-/// The bytes of all logs of one session. Each log adds what it keeps and subtracts what it drops, also when the log
-/// itself is dropped, so that the sum cannot drift.
+/// The bytes of all logs of one session. Each log adds what it keeps and subtracts what it drops,
+/// also when the log itself is dropped, so that the sum cannot drift.
 #[derive(Debug, Clone, Default)]
 pub struct ByteSum(Arc<AtomicUsize>);
 
@@ -156,7 +159,7 @@ impl EventLog {
         self.events.front().map(|event| event.at)
     }
 
-    /// The number of the newest event.
+    /// Returns the number of the newest event.
     pub fn newest(&self) -> u64 {
         self.dropped + self.events.len() as u64
     }
@@ -166,7 +169,7 @@ impl EventLog {
         self.bytes
     }
 
-    /// Adds an event and gives how many old ones had to go for it. The newest event always stays.
+    /// Adds an event. Returns how many old ones were dropped for it. The newest event always stays.
     pub fn push(&mut self, now: Moment, data: Bytes, audience: Audience, keep: &Retention) -> u64 {
         self.bytes += data.len();
         self.sum.add(data.len());
@@ -182,7 +185,7 @@ impl EventLog {
         lost + self.forget_old(now, keep)
     }
 
-    /// Drops what is older than may be kept.
+    /// Drops events that are older than the limit. Returns how many.
     pub fn forget_old(&mut self, now: Moment, keep: &Retention) -> u64 {
         let mut lost = 0;
         while self.events.len() > 1
@@ -214,7 +217,8 @@ impl EventLog {
         1
     }
 
-    /// Returns how many events stand behind `cursor`, for any reader, and how many bytes of data they have.
+    /// Returns how many events stand behind `cursor`, for any reader, and how many bytes of data
+    /// they have.
     pub fn after(&self, cursor: u64) -> (usize, usize) {
         let from = cursor.saturating_sub(self.dropped) as usize;
         let events = self.events.iter().skip(from);
@@ -223,8 +227,8 @@ impl EventLog {
         })
     }
 
-    /// The next event after `cursor` that `reader` may see, with its number; an event for one stream only is
-    /// claimed by reading it.
+    /// Returns the next event after `cursor` that `reader` may see, with its number. Reading an
+    /// event for one stream claims it.
     pub fn read(&mut self, cursor: u64, reader: StreamKey) -> Option<(u64, &Bytes)> {
         let from = cursor.saturating_sub(self.dropped) as usize;
         let dropped = self.dropped;
@@ -279,7 +283,7 @@ impl EventLog {
         }
     }
 
-    /// Whether events after `cursor` are lost.
+    /// Returns whether events after `cursor` are lost.
     pub fn has_gap(&self, cursor: u64) -> bool {
         cursor < self.dropped
     }

@@ -216,7 +216,8 @@ fn secretly<T>(walk: &Walk<'_>, given: &Given, parse: impl FnOnce(&str) -> Resul
     }
 }
 
-/// Two tokens of one name would be one principal, which may be meant; one hash for two names cannot be.
+/// Two tokens of one name would be one principal, which may be meant; one hash for two names cannot
+/// be.
 fn check_names(walk: &Walk<'_>, tokens: &[StaticToken]) {
     for (at, token) in tokens.iter().enumerate() {
         let twin = tokens.iter().take(at).find(|other| other.hash == token.hash);

@@ -1,10 +1,10 @@
-//! A command written as one line, split into words like a shell would: quotes and backslashes count, but
-//! nothing is expanded and no shell ever runs.
+//! A command written as one line, split into words like a shell would: quotes and backslashes
+//! count, but nothing is expanded and no shell ever runs.
 //!
-//! What would need a shell (pipes, redirections, substitutions) is refused with a hint, because passing it on
-//! as a plain argument would do something else than what was written. `${…}` belongs to the configuration,
-//! not to a shell: it stays whole here, and is filled in after the split, so that a value with spaces
-//! remains one argument.
+//! What would need a shell (pipes, redirections, substitutions) is refused with a hint, because
+//! passing it on as a plain argument would do something else than what was written. `${…}` belongs
+//! to the configuration, not to a shell: it stays whole here, and is filled in after the split, so
+//! that a value with spaces remains one argument.
 
 /// Splits a line into words, or returns what to write instead.
 pub(crate) fn split(line: &str) -> Result<Vec<String>, String> {

@@ -29,7 +29,8 @@ const MAX_QUEUE: usize = 10_000;
 /// How many bytes of a client's messages may wait, and of messages to it. Each message that waits
 /// is held about twice: as it came, and as it goes out.
 const QUEUE_BYTES: usize = 12 << 20;
-/// A session, another one after a change of eras, and instances for a modern client whose requests differ in what it can do.
+/// A session, another one after a change of eras, and instances for a modern client whose requests
+/// differ in what it can do.
 const MAX_SESSIONS: usize = 8;
 
 const ERAS: [(&str, EraChoice); 3] = [

@@ -33,7 +33,8 @@ pub(super) const SHARINGS: [(&str, Sharing); 3] = [
 pub(super) enum Format {
     /// `destinations.yml`: the command may be a line, and an unknown key is an error.
     Ours,
-    /// The `mcpServers` file of a desktop host: the command is a program, and other keys are the host's.
+    /// The `mcpServers` file of a desktop host: the command is a program, and other keys are the
+    /// host's.
     Host,
 }
 
@@ -70,7 +71,8 @@ fn caps(
     let default_children = match (is_stdio, sharing) {
         // An instance of a remote server is no process here.
         (false, _) => sessions,
-        // Where each session has a process, a number of sessions on the command line is one of processes too.
+        // Where each session has a process, a number of sessions on the command line is one of
+        // processes too.
         (true, Sharing::PerSession) => overruling.unwrap_or(0).max(MAX_CHILDREN),
         (true, Sharing::Shared | Sharing::PerIdentity) => MAX_CHILDREN,
     };
@@ -275,7 +277,8 @@ fn instances(sharing: Sharing, caps: Caps) -> SharingRules {
     }
 }
 
-/// A child costs memory, so it is shared; a session at a remote server costs nothing, and its own is each client's.
+/// A child costs memory, so it is shared; a session at a remote server costs nothing, and its own
+/// is each client's.
 fn default_sharing(kind: Kind) -> Sharing {
     match kind {
         Kind::Stdio => Sharing::Shared,
@@ -539,7 +542,8 @@ fn env_from_headers(fields: &mut Fields<'_, '_>, sharing: Sharing) -> BTreeMap<S
     headers
 }
 
-/// Returns whether a variable is read by a loader, a shell or an interpreter: a caller that sets it runs code of its own.
+/// Returns whether a variable is read by a loader, a shell or an interpreter: a caller that sets it
+/// runs code of its own.
 fn decides_what_runs(variable: &str) -> bool {
     const PREFIXES: [&str; 8] = [
         "LD_",

@@ -171,7 +171,8 @@ fn of_host(
     (globals, destinations)
 }
 
-/// One server of a host's file, under a name that can be part of a URL. `taken` has the names so far, and whose they are.
+/// One server of a host's file, under a name that can be part of a URL. `taken` has the names so
+/// far, and whose they are.
 fn entry_of_host(
     walk: &Walk<'_>,
     original: String,

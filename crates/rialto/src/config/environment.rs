@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The variables Rialto was started with. Those that are no UTF-8 are left out: no setting can be one.
+/// The variables Rialto was started with. Those that are no UTF-8 are left out: no setting can be
+/// one.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment {
     variables: BTreeMap<String, String>,

@@ -1,5 +1,5 @@
-//! What holds for all destinations: each setting from the first of flag, variable, file and default that
-//! gives it.
+//! What holds for all destinations: each setting from the first of flag, variable, file and default
+//! that gives it.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -435,7 +435,8 @@ fn traces(layers: &mut Layers<'_, '_, '_>) -> Option<TraceSettings> {
     })
 }
 
-/// Notes that tokens cross a network in the clear: by an address that others can reach, without TLS here or in front.
+/// Notes that tokens cross a network in the clear: by an address that others can reach, without TLS
+/// here or in front.
 pub(super) fn note_clear_tokens(walk: &Walk<'_>, globals: &Globals) {
     let takes_tokens = !globals.auth.tokens.is_empty() || globals.auth.jwt.is_some();
     let is_encrypted = globals.tls.is_some()

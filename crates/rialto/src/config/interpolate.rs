@@ -1,7 +1,7 @@
 //! `${…}` in values: variables, secrets and files, filled in once and never twice.
 //!
-//! What is filled in is not looked at again, so that a secret that happens to hold `${` stays as it is.
-//! Errors name what is missing, never a value.
+//! What is filled in is not looked at again, so that a secret that happens to hold `${` stays as it
+//! is. Errors name what is missing, never a value.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;

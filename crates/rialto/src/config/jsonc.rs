@@ -1,15 +1,15 @@
 //! JSON with comments and trailing commas, as VS Code, Cursor and Zed write their files.
 //!
-//! Each value carries the line of its key. A number keeps the text it was written with. No error quotes the file, which
-//! may hold secrets.
+//! Each value carries the line of its key. A number keeps the text it was written with. No error
+//! quotes the file, which may hold secrets.
 
 use super::tree::{Malformed, Node, Value};
 
 /// Far above any honest configuration, and far below what would exhaust the stack.
 const MAX_DEPTH: usize = 128;
 
-/// Returns whether a text is JSON rather than YAML. A YAML flow map begins with a brace too, but its first key is seldom
-/// in quotes.
+/// Returns whether a text is JSON rather than YAML. A YAML flow map begins with a brace too, but
+/// its first key is seldom in quotes.
 pub(super) fn is_json(text: &str) -> bool {
     let text = text.trim_start();
     if text.starts_with("//") || text.starts_with("/*") {

@@ -1,4 +1,5 @@
-//! `limits` and `trusted_proxies`: how much clients may ask for, and whose word about addresses counts.
+//! `limits` and `trusted_proxies`: how much clients may ask for, and whose word about addresses
+//! counts.
 
 use gateway::settings::{LimitSettings, Network};
 

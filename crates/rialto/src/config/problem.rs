@@ -1,7 +1,7 @@
 //! What is wrong with a configuration: where it stands, what it is, and how to mend it.
 //!
-//! Problems are collected and shown together, so that a file is mended in one go. No problem ever shows
-//! a value that came out of an interpolation.
+//! Problems are collected and shown together, so that a file is mended in one go. No problem ever
+//! shows a value that came out of an interpolation.
 
 use std::fmt;
 

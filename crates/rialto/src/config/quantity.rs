@@ -131,7 +131,8 @@ pub(crate) fn truth(text: &str) -> Result<bool, String> {
 
 /// Returns where to listen: `127.0.0.1:3000`, `[::1]:3000`, `localhost:3000`, `:3000` or `3000`.
 ///
-/// A port without a host means loopback: being reachable from elsewhere must be asked for by address.
+/// A port without a host means loopback: being reachable from elsewhere must be asked for by
+/// address.
 pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
     const FORM: &str =
         "not an address to listen on: write HOST:PORT, such as 127.0.0.1:3000, :3000 or 0.0.0.0:3000";

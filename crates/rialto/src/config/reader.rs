@@ -1,8 +1,9 @@
 //! A walk over the tree of a file that always knows where it is.
 //!
-//! A `Fields` is one map: each known key is taken out of it with the kind of value it must have, and what is
-//! left at the end is unknown and reported with a suggestion. Problems are collected, never returned, so
-//! that one walk finds all of them; a value with a problem reads as if it had not been given.
+//! A `Fields` is one map: each known key is taken out of it with the kind of value it must have,
+//! and what is left at the end is unknown and reported with a suggestion. Problems are collected,
+//! never returned, so that one walk finds all of them; a value with a problem reads as if it had
+//! not been given.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -168,7 +169,8 @@ impl<'w, 'a> Fields<'w, 'a> {
             .any(|(name, node)| name == key && node.value != Value::Null)
     }
 
-    /// Returns whether a key that is left over was probably meant to be this one. It is reported as unknown.
+    /// Returns whether a key that is left over was probably meant to be this one. It is reported as
+    /// unknown.
     pub(super) fn has_misspelt(&self, key: &'static str) -> bool {
         self.entries.iter().any(|(name, _)| meant(name, &[key]).is_some())
     }

@@ -1,4 +1,5 @@
-//! A remote destination: its address, what is sent along, and what of its clients' headers is passed on.
+//! A remote destination: its address, what is sent along, and what of its clients' headers is
+//! passed on.
 
 use std::path::PathBuf;
 
@@ -28,8 +29,8 @@ const OURS: [&str; 12] = [
     "last-event-id",
 ];
 
-/// Reads what is particular to a remote destination. `None` if it has no usable address, which has been
-/// reported then.
+/// Reads what is particular to a remote destination. `None` if it has no usable address, which has
+/// been reported then.
 pub(super) fn read(
     fields: &mut Fields<'_, '_>,
     transport: Transport,

@@ -109,7 +109,8 @@ fn contract_directory() -> tempfile::TempDir {
 #[test]
 fn the_example_of_the_contract_is_read_to_the_last_field() {
     let directory = contract_directory();
-    // The contract shows every key at once; `env_from_headers` with `shared` is what its comment forbids.
+    // The contract shows every key at once; `env_from_headers` with `shared` is what its comment
+    // forbids.
     let text = CONTRACT.replace("process: shared ", "process: per_identity ");
     std::fs::write(directory.path().join(FILE), text).expect("written");
     let loaded =

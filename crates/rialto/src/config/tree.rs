@@ -1,8 +1,8 @@
 //! A configuration file as a tree of plain values, each with the line it stands on.
 //!
-//! This hides which parsers are used: YAML and JSON come out the same. A number keeps the text it was
-//! written with, because `VERSION: 1.10` in an `env` map must not reach a child as `1.1`. Nothing here
-//! knows any key, and no error text quotes the file, which may hold secrets.
+//! This hides which parsers are used: YAML and JSON come out the same. A number keeps the text it
+//! was written with, because `VERSION: 1.10` in an `env` map must not reach a child as `1.1`.
+//! Nothing here knows any key, and no error text quotes the file, which may hold secrets.
 
 use std::fmt;
 
@@ -158,7 +158,8 @@ impl IntoNode for Spanned<Bare> {
             Bare::Map(entries) => {
                 let entry = |(key, value): (Spanned<String>, Spanned<Bare>)| {
                     let mut node = value.into_node(source);
-                    // A map or list may begin below its key, but the key is what a reader looks for.
+                    // A map or list may begin below its key, but the key is what a reader looks
+                    // for.
                     if key.referenced.line() != 0 {
                         node.line = key.referenced.line();
                     }

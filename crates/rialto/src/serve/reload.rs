@@ -1,6 +1,7 @@
 //! Reading the configuration again, on SIGHUP or when its files change.
 //!
-//! A configuration that is wrong changes nothing: it is logged, `/ready` shows it, and the old one holds on.
+//! A configuration that is wrong changes nothing. The error is logged, and `/ready` shows that a
+//! reload has failed.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -115,8 +116,8 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches these files from now on. It is their directories that are watched: files are often replaced by others, or
-    /// are links to what is replaced.
+    /// Watches these files from now on. It is their directories that are watched: files are often
+    /// replaced by others, or are links to what is replaced.
     fn follow(&mut self, files: Vec<PathBuf>) {
         for file in &files {
             let directory = match file.parent() {

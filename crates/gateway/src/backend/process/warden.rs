@@ -221,14 +221,14 @@ async fn tell(mut helper: Child, warden: &Weak<Warden>, changed: &Notify) -> End
     let mark = warden
         .upgrade()
         .map(|warden| format!("={}\n", warden.marks.prefix()));
-    let mut introduction = mark.unwrap_or_default();
+    let mut first_line = mark.unwrap_or_default();
     loop {
         let Some(current) = warden.upgrade().map(|warden| warden.groups().clone()) else {
             drop(pipe);
             let _ = helper.wait().await;
             return Ended::Unneeded;
         };
-        let lines = std::mem::take(&mut introduction) + &differences(&written, &current.alive);
+        let lines = std::mem::take(&mut first_line) + &differences(&written, &current.alive);
         written = current.alive;
         let write = async {
             pipe.write_all(lines.as_bytes()).await?;

@@ -18,7 +18,7 @@ use protocol::delivery::{
 use protocol::exchange::{BackendError, Failure, Upstream, UpstreamFault};
 use protocol::message::{Kind, Message};
 use protocol::method::Method;
-use protocol::negotiation::era_introduced_by;
+use protocol::negotiation::era_of_first_message;
 use protocol::object::Object;
 use protocol::tool_schema::without_invalid;
 use protocol::version::{Era, HeaderStyle, SessionStyle};
@@ -100,11 +100,11 @@ impl Exchange<'_> {
 
     /// Returns the era of the message's words. Until an era is agreed on, first messages of both may be under way.
     fn era(&self) -> Era {
-        let introduced = match self.message_info() {
-            MessageInfo::Request { method, .. } => era_introduced_by(method),
+        let first_message = match self.message_info() {
+            MessageInfo::Request { method, .. } => era_of_first_message(method),
             MessageInfo::Note { .. } => None,
         };
-        introduced.unwrap_or_else(|| self.session.instance.era())
+        first_message.unwrap_or_else(|| self.session.instance.era())
     }
 
     async fn run(&mut self) -> News {
@@ -161,7 +161,7 @@ impl Exchange<'_> {
             false => self.session.post(&self.line, negotiated, self.era()),
             true => self.session.get(negotiated, self.delivery.last_event()),
         };
-        if self.is_introduction() {
+        if self.is_first_message() {
             outbound.handshake_of = Some(Arc::clone(&self.session.instance));
         }
         let sent = match self.head_timeout() {
@@ -435,7 +435,7 @@ impl Exchange<'_> {
             return failure;
         };
         // The answer to `server/discover` shows nothing about the address, if `initialize` follows.
-        if !self.is_introduction() || (!self.is_handshake() && self.session.instance.falls_back()) {
+        if !self.is_first_message() || (!self.is_handshake() && self.session.instance.falls_back()) {
             return failure;
         }
         let looks_wrong = match upstream.fault {
@@ -464,12 +464,12 @@ impl Exchange<'_> {
         match self.session.server.transport() {
             Transport::Auto => true,
             // Another instance has learnt it meanwhile.
-            Transport::Sse => self.is_introduction(),
+            Transport::Sse => self.is_first_message(),
             Transport::StreamableHttp => false,
         }
     }
 
-    fn is_introduction(&self) -> bool {
+    fn is_first_message(&self) -> bool {
         matches!(
             self.message_info(),
             MessageInfo::Request {

@@ -163,7 +163,7 @@ impl RequestContext<'_> {
     ) -> Result<Response<Body>, Refusal> {
         let place = self.gateway.limiter.session(self.sharer().as_ref())?;
         let opening = if message.method() == McpMethod::Initialize {
-            SessionOpen::Introduction(message.clone(), accepts)
+            SessionOpen::Initialize(message.clone(), accepts)
         } else {
             SessionOpen::Implicit(version.unwrap_or(Version::ASSUMED))
         };
@@ -191,8 +191,8 @@ impl RequestContext<'_> {
             .await)
     }
 
-    /// Waits for the response to a message. `room` is an empty map for its headers. A session that
-    /// was just opened is closed again if the handshake fails.
+    /// Waits for the response to a message. `spare_headers` is an empty map for its headers. A
+    /// session that was just opened is closed again if the handshake fails.
     async fn receive(
         &self,
         handle: &Arc<SessionHandle>,

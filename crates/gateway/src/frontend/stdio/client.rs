@@ -256,9 +256,9 @@ impl StdioClient {
     }
 
     fn open(self: &Arc<Self>, message: Message) {
-        let introduces = message.method() == Method::Initialize;
-        let opening = match introduces {
-            true => SessionOpen::Introduction(message.clone(), Accepts::Both),
+        let is_initialize = message.method() == Method::Initialize;
+        let opening = match is_initialize {
+            true => SessionOpen::Initialize(message.clone(), Accepts::Both),
             false => SessionOpen::Implicit(Version::ASSUMED),
         };
         let opened = self.destination.open_on_lines(
@@ -270,7 +270,7 @@ impl StdioClient {
         match opened {
             Ok((handle, _)) => {
                 self.lock().session = Some(handle);
-                if !introduces {
+                if !is_initialize {
                     self.pass_on(message);
                 }
             }
