@@ -6,7 +6,7 @@
 //! described in `conversations/script.rs`.
 //!
 //! Everything received must be expected: before a peer sends again, and at the end, every mailbox has
-//! to be empty.
+//! to be empty. What the multiplexer still has at the end, or has counted, must have been stated.
 #![expect(
     clippy::disallowed_methods,
     reason = "a test reads its scripts, and writes them on request"
@@ -293,4 +293,7 @@ fn a_conversation_that_went_otherwise_is_reported_with_its_line() {
         why.starts_with("line 4") && why.contains("was not expected"),
         "{why}"
     );
+    let left = "# x.\nopened a\nclient a> tools/call #1 {}\nserver< tools/call #w {}\n";
+    let why = script::run(left).unwrap_err();
+    assert!(why.contains("does not end with `open 1`"), "{why}");
 }
