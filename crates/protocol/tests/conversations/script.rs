@@ -3,7 +3,7 @@
 //! ```text
 //! # The sentence that this conversation shows.
 //! limits request_timeout=10s max_message_bytes=100      before anything else, if at all
-//! words union                                           or verbatim; newest by default
+//! client_hello union                                    or verbatim; newest by default
 //! client a: version=2025-03-26 principal=alice accepts=json implicit capabilities={"roots":{}}
 //! server offers {"tools":{"listChanged":true}}          its capabilities, for `opened`
 //! era modern                                            of the server; legacy by default
@@ -145,7 +145,7 @@ impl Script {
         let rest = rest.trim();
         match first {
             "limits" => return rest.split_whitespace().try_for_each(|limit| self.limit(limit)),
-            "words" => {
+            "client_hello" => {
                 self.client_hello = match rest {
                     "union" => ClientHello::Union,
                     "verbatim" => ClientHello::Verbatim,
@@ -315,7 +315,7 @@ impl Script {
             }
             "stream_timeout" => self.limits.stream_timeout = span(text)?,
             "start_timeout" => self.limits.start_timeout = span(text)?,
-            "patience" => self.limits.stream_after = span(text)?,
+            "stream_after" => self.limits.stream_after = span(text)?,
             "question_timeout" => self.limits.question_timeout = span(text)?,
             "max_message_bytes" => self.limits.max_message_bytes = number()?,
             "in_flight" => self.limits.in_flight = number()?,
@@ -325,7 +325,7 @@ impl Script {
             "max_questions" => self.limits.questions = number()?,
             "subscriptions" => self.limits.subscriptions = number()?,
             "outgoing_bytes" => self.limits.outgoing_bytes = number()?,
-            "question_patience" => self.session_limits.question_timeout = span(text)?,
+            "question_read_timeout" => self.session_limits.question_timeout = span(text)?,
             "kept_events" => self.session_limits.retention.events = number()?,
             "kept_age" => self.session_limits.retention.age = span(text)?,
             "ended_streams" => self.session_limits.ended_streams = number()?,
