@@ -461,6 +461,8 @@ impl Machine for SessionState {
                 },
                 Output::Ask(ask) => SessionOrder::Ask(*ask),
                 Output::Line(line) => SessionOrder::SendLine(line),
+                // No session is kept beyond its process yet.
+                Output::StateChanged(_) => continue,
                 Output::Ended(record) => {
                     let permit = self.permits.remove(&record.call);
                     SessionOrder::Ended(record, permit)

@@ -84,6 +84,16 @@ impl Client {
     }
 }
 
+/// What a client has set in its session since the handshake. A server that takes the place of another
+/// receives it again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionState {
+    /// The level of `logging/setLevel`, if the client chose one.
+    pub log_level: Option<LogLevel>,
+    /// The resources that it is subscribed to.
+    pub subscriptions: Vec<String>,
+}
+
 /// What a client wants.
 #[derive(Debug, Clone)]
 pub enum Ask {
@@ -102,6 +112,23 @@ pub enum Ask {
         era: Era,
         /// The client listens for what is not about its calls: changed lists, updated resources.
         wants_notifications: bool,
+    },
+    /// A session goes on that another process, or an earlier life of this one, has opened. Answered as
+    /// [`Ask::Open`] is; the answer reaches no client. The server receives the handshake if it had
+    /// none, then what the client has set; the client is notified to look again at every list.
+    Restore {
+        /// The session concerned.
+        session: SessionKey,
+        /// The call concerned.
+        call: CallKey,
+        /// What is known of the client.
+        client: Arc<Client>,
+        /// Its `initialize`, if it wrote one.
+        initialize: Option<Message>,
+        /// The era that the client speaks.
+        era: Era,
+        /// What it has set.
+        state: SessionState,
     },
     /// The client has sent `notifications/initialized`.
     Ready {
@@ -156,6 +183,7 @@ impl Ask {
     pub const fn session(&self) -> SessionKey {
         match self {
             Self::Open { session, .. }
+            | Self::Restore { session, .. }
             | Self::Ready { session, .. }
             | Self::Call(Call { session, .. })
             | Self::Cancel { session, .. }

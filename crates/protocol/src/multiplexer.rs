@@ -26,6 +26,7 @@
 //! |---|---|
 //! | `calls`, `lowering`, `completion` | the way of a call: whether it may go, how it is written, how it ends |
 //! | `incoming`, `changes`, `questions`, `task_calls` | lines of the server: answers, notifications, questions, tasks |
+//! | `handover`, `restoration` | sessions that come from another instance, or from an earlier process |
 //! | `lifecycle`, `http_exchanges`, `deadlines` | the link comes and goes; requests that have HTTP exchanges of their own; what took too long |
 //!
 //! # The law of attribution
@@ -62,6 +63,7 @@ mod lowering;
 mod open_questions;
 mod outputs;
 mod questions;
+mod restoration;
 mod roots;
 mod rounds;
 mod send_queue;
@@ -99,7 +101,7 @@ use listen::Listen;
 pub use outputs::Output;
 use roots::Roots;
 use sessions::SessionEntry;
-use state::{Pending, PendingOpen};
+use state::{Opening, Pending, PendingOpen};
 use subscriptions::Subscriptions;
 pub(crate) use subscriptions::is_part;
 use tasks::Tasks;
@@ -305,6 +307,17 @@ impl Multiplexer {
                 let entry = SessionEntry::new(client, era, wants_notifications);
                 self.open(now, session, call, entry, initialize.as_ref());
             }
+            Ask::Restore {
+                session,
+                call,
+                client,
+                initialize,
+                era,
+                state,
+            } => {
+                let entry = SessionEntry::new(client, era, true);
+                self.restore(now, session, call, entry, initialize.as_ref(), state);
+            }
             Ask::Ready { session, message } => {
                 // Only the first notification is passed on, so a question that follows is for its
                 // session.
@@ -366,20 +379,33 @@ impl Multiplexer {
         initialize: Option<&Message>,
     ) {
         self.attach(now, session, entry, initialize);
-        if let Some(server_info) = self.link.server_info().filter(|_| self.link.is_up()) {
-            let server_info = Arc::clone(server_info);
-            self.ledger.tell(Tell::Opened {
-                session,
-                call,
-                server_info,
-            });
+        if self.tell_opened_at_once(session, call) {
             self.sync_listen();
-            return;
+        } else {
+            self.wait_for_opening(now, session, call, Opening::New);
         }
+    }
+
+    /// Reports the opening of a session whose server is ready. Returns whether it is.
+    fn tell_opened_at_once(&mut self, session: SessionKey, call: CallKey) -> bool {
+        let Some(server_info) = self.link.server_info().filter(|_| self.link.is_up()) else {
+            return false;
+        };
+        let server_info = Arc::clone(server_info);
+        self.ledger.tell(Tell::Opened {
+            session,
+            call,
+            server_info,
+        });
+        true
+    }
+
+    fn wait_for_opening(&mut self, now: Moment, session: SessionKey, call: CallKey, opening: Opening) {
         let deadline = now.after(self.ledger.limits.start_timeout);
         self.ledger.pending_opens.push_back(PendingOpen {
             session,
             call,
+            opening,
             deadline,
         });
         self.ledger.wake_by(deadline);

@@ -11,6 +11,7 @@
 //! | `calls` | open calls, their answers, and streams that outlive them |
 //! | `notices` | what is about no call, and the streams opened by GET that read it |
 //! | `questions` | requests of the server that the client has not answered |
+//! | `restoration` | what the client has set, for a session that is to outlive its process |
 
 mod calls;
 mod handshake;
@@ -19,6 +20,7 @@ mod notices;
 mod questions;
 mod readers;
 pub mod replay;
+mod restoration;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +30,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::client_face::legacy::{self, Classified, InvalidRequest};
 use crate::eviction::Usage;
-use crate::exchange::{Ask, Call, CallKey, Client, Failure, SessionKey, Tell};
+use crate::exchange::{Ask, Call, CallKey, Client, Failure, SessionKey, SessionState, Tell};
 use crate::message::{Kind, Member, Message, Written};
 use crate::time::{Moment, earliest};
 use crate::version::Version;
@@ -38,12 +40,14 @@ use line_output::OutputMode;
 use notices::Notices;
 use questions::Questions;
 use replay::{Audience, ByteSum, EventId, Retention, StreamKey};
+use restoration::KeptState;
 
 /// How long a session may be idle that its client never opened.
 const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
 
 pub use line_output::OutgoingLine;
 pub use readers::{Answer, Reader, Reading, StreamRefusal};
+pub use restoration::{Hello, Restored};
 
 /// Answers that connections wait to read may exceed the budget of a session this many times: a
 /// reader that is as fast as the server is not to lose an answer.
@@ -149,6 +153,8 @@ pub enum Output {
     Line(OutgoingLine),
     /// A call has come to its end. For the audit.
     Ended(Box<CallRecord>),
+    /// The client has set something that its server must receive again if the session is restored.
+    StateChanged(Box<SessionState>),
 }
 
 /// How a call ended.
@@ -204,6 +210,8 @@ pub struct Session {
     activity: Activity,
     outputs: VecDeque<Output>,
     events_lost: u64,
+    /// `None`: the session ends with its process. Boxed, because most sessions do.
+    kept_state: Option<Box<KeptState>>,
 }
 
 /// How the client uses its session.
@@ -267,6 +275,9 @@ impl Session {
     /// Begins a handshake of Rialto's own.
     fn request_open(&mut self, now: Moment) -> Ask {
         let call = self.begin(now, None, Accepts::Json);
+        if let Some(restore) = self.restoration(call) {
+            return restore;
+        }
         Ask::Open {
             session: self.key,
             call,
@@ -303,6 +314,7 @@ impl Session {
             },
             outputs: VecDeque::new(),
             events_lost: 0,
+            kept_state: None,
         }
     }
 
@@ -618,6 +630,12 @@ impl Session {
         }
         if let Some(record) = call.record(key, &ending, &body) {
             self.outputs.push_back(Output::Ended(Box::new(record)));
+        }
+        // Before the answer is shown, so that what a client was confirmed can be written down first.
+        if let (Some(kept), Ending::Result, Some(message)) = (&mut self.kept_state, &ending, call.message())
+            && let Some(state) = kept.handle_success(message)
+        {
+            self.outputs.push_back(Output::StateChanged(Box::new(state)));
         }
         if self.reads_lines() {
             return;

@@ -13,8 +13,7 @@ use std::sync::Arc;
 
 use super::Multiplexer;
 use super::sessions::SessionEntry;
-use crate::exchange::{Call, Client, SessionKey};
-use crate::method::{LogLevel, Method};
+use crate::exchange::{Call, Client, SessionKey, SessionState};
 use crate::time::Moment;
 use crate::version::Era;
 
@@ -29,8 +28,7 @@ pub struct LeavingClient {
 /// What a session takes along to another instance.
 #[derive(Debug)]
 pub struct Handover {
-    subscriptions: Vec<String>,
-    level: Option<LogLevel>,
+    state: SessionState,
     /// Calls that were not sent to the server, oldest first.
     waiting: Vec<Call>,
 }
@@ -71,8 +69,10 @@ impl Multiplexer {
         self.leaving_client(session)?;
         let waiting = self.ledger.waiting.take_of(session, |_| true);
         let handover = Handover {
-            subscriptions: self.subscriptions.subscriptions_of(session),
-            level: self.subscriptions.level(session),
+            state: SessionState {
+                log_level: self.subscriptions.level(session),
+                subscriptions: self.subscriptions.subscriptions_of(session),
+            },
             waiting: waiting.into_iter().map(|waiting| waiting.call).collect(),
         };
         self.close(now, session);
@@ -97,25 +97,12 @@ impl Multiplexer {
     /// Takes over what the session has brought along. Returns whether the session is still there; if it has ended meanwhile,
     /// its calls are dropped.
     pub fn take_over(&mut self, now: Moment, session: SessionKey, handover: Handover) -> bool {
-        let Handover {
-            subscriptions,
-            level,
-            waiting,
-        } = handover;
+        let Handover { state, waiting } = handover;
         if !self.ledger.sessions.contains(session) {
             return false;
         }
         let is_ready = self.is_ready();
-        for uri in subscriptions {
-            let known = self.subscriptions.subscribe(session, &uri);
-            if is_ready && !known {
-                self.send_subscription(now, Method::ResourcesSubscribe, &uri);
-            }
-        }
-        if let Some(level) = level {
-            self.subscriptions.choose_level(session, level);
-            self.tell_level(now);
-        }
+        self.take_state(now, session, state);
         if is_ready {
             // The lists may differ from those of the server that it came from.
             self.tell_lists_changed(&[session]);
@@ -137,6 +124,7 @@ mod tests {
     use crate::backend_face::legacy::ClientHello;
     use crate::exchange::{Ask, CallKey, Principal, Request, Tell};
     use crate::message::Message;
+    use crate::method::LogLevel;
 
     const ANN: SessionKey = SessionKey(1);
     const BOB: SessionKey = SessionKey(2);

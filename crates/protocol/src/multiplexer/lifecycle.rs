@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::link::{Carrier, HandshakeOutcome};
 use super::listen::Listen;
 use super::liveness::{Liveness, Owed};
-use super::state::{Pending, PendingOpen, Waiting};
+use super::state::{Opening, Pending, PendingOpen, Waiting};
 use super::{Multiplexer, Output};
 use crate::exchange::{BackendError, Failure, ServerInfo, SessionKey, Tell};
 use crate::message::Message;
@@ -253,8 +253,10 @@ impl Multiplexer {
     /// Brings a restarted server to where its predecessor was, and tells clients to look again.
     fn resume(&mut self, now: Moment) {
         let pending_opens = self.ledger.pending_opens.iter();
-        let new_sessions: BTreeSet<SessionKey> =
-            pending_opens.map(|pending_open| pending_open.session).collect();
+        let new_sessions: BTreeSet<SessionKey> = pending_opens
+            .filter(|pending_open| pending_open.opening == Opening::New)
+            .map(|pending_open| pending_open.session)
+            .collect();
         if self.ledger.sessions.len() == new_sessions.len() {
             return;
         }

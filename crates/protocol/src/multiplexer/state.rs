@@ -17,7 +17,17 @@ use crate::version::Era;
 pub(super) struct PendingOpen {
     pub(super) session: SessionKey,
     pub(super) call: CallKey,
+    pub(super) opening: Opening,
     pub(super) deadline: Moment,
+}
+
+/// What a session that waits for its opening has before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// Its client has just come.
+    New,
+    /// It goes on: after the handshake the server receives what the client has set.
+    Restored,
 }
 
 /// What has become of a call before it is sent, or sent again.

@@ -15,6 +15,8 @@ pub(super) struct Handshake {
     version: Version,
     /// Rialto opened the session for a client that never sent `initialize`.
     implicit: bool,
+    /// The session goes on after its process has ended: Rialto sends the handshake once more.
+    restored: bool,
     state: HandshakeState,
 }
 
@@ -33,8 +35,14 @@ impl Handshake {
             asked,
             version: asked.unwrap_or(Version::NEWEST_LEGACY),
             implicit,
+            restored: false,
             state: HandshakeState::Unanswered,
         }
+    }
+
+    /// Takes note that the client will send no `initialize`, since it did so in an earlier process.
+    pub(super) const fn set_restored(&mut self) {
+        self.restored = true;
     }
 
     pub(super) const fn version(&self) -> Version {
@@ -55,9 +63,9 @@ impl Handshake {
     }
 
     /// Returns whether Rialto has to do its own handshake once more. A client that sent
-    /// `initialize` does so itself.
+    /// `initialize` here does so itself.
     pub(super) fn begin_again(&mut self) -> bool {
-        let again = self.implicit && self.state == HandshakeState::Refused;
+        let again = (self.implicit || self.restored) && self.state == HandshakeState::Refused;
         if again {
             self.state = HandshakeState::Unanswered;
         }

@@ -77,7 +77,7 @@ mod tests {
                 Output::Line(OutgoingLine::Opened) => Some("opened".to_owned()),
                 Output::Line(OutgoingLine::Answer { line, .. }) => Some(text(&line.into_bytes())),
                 Output::Line(OutgoingLine::Question(line) | OutgoingLine::Notice(line)) => Some(text(&line)),
-                Output::Wake(_) | Output::Ask(_) | Output::Ended(_) => None,
+                Output::Wake(_) | Output::Ask(_) | Output::Ended(_) | Output::StateChanged(_) => None,
             })
             .collect()
     }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::legacy::ClientHello;
-use protocol::exchange::{BackendError, CallKey, Client, Principal, SessionKey};
+use protocol::exchange::{BackendError, CallKey, Client, Principal, SessionKey, SessionState};
 use protocol::message::{Member, Message};
 use protocol::method::Method;
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::negotiation::EraPlan;
 use protocol::session::replay::StreamKey;
-use protocol::session::{self, Accepted, Accepts, Answer, Reader, Reading, Session};
+use protocol::session::{self, Accepted, Accepts, Answer, Hello, Reader, Reading, Restored, Session};
 use protocol::time::Moment;
 use protocol::version::{Era, Version};
 use protocol::wire::line::Unfinished;
@@ -85,16 +85,26 @@ impl Default for Character {
     }
 }
 
+/// What is written down of a session, so that it can go on after the gateway was restarted.
+#[derive(Debug)]
+struct Record {
+    hello: Hello,
+    state: SessionState,
+    epoch: u64,
+}
+
 #[derive(Debug)]
 struct Player {
     character: Character,
     session: Option<Session>,
+    record: Option<Record>,
     connections: BTreeMap<String, Connection>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Fixture {
     plan: EraPlan,
+    client_hello: ClientHello,
     pub(crate) now: Moment,
     pub(crate) backend: Multiplexer,
     pub(crate) session_limits: session::Limits,
@@ -123,6 +133,7 @@ impl Fixture {
         backend.plan_eras(plan);
         Self {
             plan,
+            client_hello,
             now: Moment::START,
             backend,
             session_limits,
@@ -145,6 +156,7 @@ impl Fixture {
             Player {
                 character,
                 session: None,
+                record: None,
                 connections: BTreeMap::new(),
             },
         );
@@ -154,6 +166,7 @@ impl Fixture {
         self.players.entry(name.into()).or_insert_with(|| Player {
             character: Character::default(),
             session: None,
+            record: None,
             connections: BTreeMap::new(),
         })
     }
@@ -179,6 +192,7 @@ impl Fixture {
         if self.character(name).era == Era::Modern {
             return self.post_modern(name, label, sent);
         }
+        self.restore(name);
         let message = Message::scan(Bytes::from(sent.to_string())).map_err(|error| error.to_string())?;
         let now = self.now;
         let limits = self.session_limits.clone();
@@ -194,8 +208,11 @@ impl Fixture {
         let mut asks = Vec::new();
         let taken = match &mut player.session {
             None if message.method() == Method::Initialize => {
-                let (session, call, ask) = Session::open(key, client, limits, now, message, accepts);
+                let hello = Hello::Initialize(message.clone());
+                let (mut session, call, ask) = Session::open(key, client, limits, now, message, accepts);
+                session.keep_state();
                 player.session = Some(session);
+                player.record = Some(Record::of(hello));
                 Ok(Accepted::Call { call, ask })
             }
             None if player.character.implicit => {
@@ -204,6 +221,7 @@ impl Fixture {
                 asks.push(ask);
                 let taken = session.handle_message(now, message, accepts);
                 player.session = Some(session);
+                player.record = Some(Record::of(Hello::Implicit(version)));
                 taken
             }
             None => return Err(format!("{name} has no session")),
@@ -239,8 +257,51 @@ impl Fixture {
         Ok(())
     }
 
+    /// The gateway ends at once and is started again: its connections break, its server has ended.
+    pub(crate) fn restart_gateway(&mut self) {
+        self.backend = Multiplexer::new(self.backend.limits().clone(), self.client_hello);
+        self.backend.plan_eras(self.plan);
+        self.link_wanted = false;
+        self.keys.clear();
+        for player in self.players.values_mut() {
+            player.session = None;
+            player.connections.clear();
+        }
+    }
+
+    /// Restores the session of a client that comes for the first time since the restart.
+    fn restore(&mut self, name: &str) {
+        let (now, limits) = (self.now, self.session_limits.clone());
+        let player = self.player(name);
+        let (None, Some(record)) = (&player.session, &mut player.record) else {
+            return;
+        };
+        record.epoch += 1;
+        let (declared, info) = match &record.hello {
+            Hello::Initialize(message) => (
+                message.raw_copy(Member::Capabilities),
+                message.raw_copy(Member::ClientInfo),
+            ),
+            Hello::Implicit(_) => (None, None),
+        };
+        let restored = Restored {
+            hello: record.hello.clone(),
+            state: record.state.clone(),
+            epoch: record.epoch,
+        };
+        let principal = Principal::named(&player.character.principal);
+        let client = Arc::new(Client::declaring(principal, declared, info));
+        let key = self.new_key();
+        let (session, ask) = Session::restore(key, client, limits, now, restored);
+        self.player(name).session = Some(session);
+        self.keys.insert(key, name.into());
+        self.backend.handle_ask(now, ask);
+        self.settle();
+    }
+
     /// A client opens a stream by GET, perhaps going on after an event.
     pub(crate) fn get(&mut self, name: &str, label: &str, after: Option<&str>) -> Result<(), String> {
+        self.restore(name);
         let now = self.now;
         let player = self.player(name);
         let session = player.session.as_mut().ok_or("no session")?;
@@ -282,7 +343,9 @@ impl Fixture {
 
     /// A client DELETEs its session.
     pub(crate) fn end(&mut self, name: &str) -> Result<(), String> {
-        let session = self.player(name).session.as_mut().ok_or("no session")?;
+        let player = self.player(name);
+        player.record = None;
+        let session = player.session.as_mut().ok_or("no session")?;
         let ask = session.end();
         if let Some(ask) = ask {
             self.backend.handle_ask(self.now, ask);
@@ -426,6 +489,11 @@ impl Fixture {
                             }
                         }
                         session::Output::Ask(ask) => asks.push(*ask),
+                        session::Output::StateChanged(state) => {
+                            if let Some(record) = &mut player.record {
+                                record.state = *state;
+                            }
+                        }
                         session::Output::Ended(_) | session::Output::Line(_) => {}
                     }
                 }
@@ -496,10 +564,12 @@ impl Fixture {
         // A session whose handshake failed is not kept.
         let refused = !session.is_opened()
             && !session.is_implicit()
+            && player.record.as_ref().is_some_and(|record| record.epoch == 1)
             && received
                 .iter()
                 .any(|received| matches!(received, Received::Json(_)));
         if refused && let Some(session) = player.session.take() {
+            player.record = None;
             let mut session = session;
             if let Some(ask) = session.end() {
                 self.backend.handle_ask(now, ask);
@@ -507,6 +577,16 @@ impl Fixture {
         }
         for received in received {
             self.receive(name, label, received);
+        }
+    }
+}
+
+impl Record {
+    fn of(hello: Hello) -> Self {
+        Self {
+            hello,
+            state: SessionState::default(),
+            epoch: 1,
         }
     }
 }

@@ -21,6 +21,7 @@
 //! roots file:///a file:///b                             as configured
 //! arguments are mirrored                                the server is reached by a way that has headers
 //! listens are dismissed                                 as when the gateway is shut down
+//! gateway restarts                                      sessions go on from their records when their clients come
 //! server> … / server< …                                 as for clients; `server> line TEXT` for anything, `$w` filled in
 //! server> too long #3 2000                              an answer of 2000 bytes; `too long question #3 2000`
 //! server> too long text 2000                            a line of 2000 bytes that names no request
@@ -215,6 +216,10 @@ impl Script {
         }
         if line == "arguments are mirrored" {
             self.fixture().backend.mirror_arguments();
+            return Ok(());
+        }
+        if line == "gateway restarts" {
+            self.fixture().restart_gateway();
             return Ok(());
         }
         if line == "listens are dismissed" {

@@ -218,7 +218,9 @@ impl Scene {
                 while let Some(output) = self.guests[at].machine.poll_output() {
                     quiet = false;
                     match output {
-                        session::Output::Wake(_) | session::Output::Line(_) => {}
+                        session::Output::Wake(_)
+                        | session::Output::Line(_)
+                        | session::Output::StateChanged(_) => {}
                         session::Output::Ask(ask) => self.far.backend.handle_ask(self.far.now, *ask),
                         session::Output::Ended(record) => {
                             self.guests[at].ended += 1;

@@ -518,7 +518,7 @@ impl SimulationRun {
                     }
                     self.send_ask(self.sessions[session].backend, *ask);
                 }
-                session::Output::Ended(_) | session::Output::Line(_) => {}
+                session::Output::Ended(_) | session::Output::Line(_) | session::Output::StateChanged(_) => {}
             }
         }
         let machine = &self.sessions[session].machine;
