@@ -213,7 +213,7 @@ impl RecordListener for Audit {
 fn outcome_of(failure: &Failure) -> Outcome {
     match failure {
         Failure::Timeout { .. } | Failure::StartTimeout { .. } => Outcome::Timeout,
-        Failure::Exited(_) => Outcome::Crashed,
+        Failure::Exited(_) | Failure::OwnerLost => Outcome::Crashed,
         Failure::Unavailable { .. } | Failure::HandshakeRefused => Outcome::Unavailable,
         Failure::Retired | Failure::Overloaded { .. } | Failure::Occupied | Failure::Unsupported { .. } => {
             Outcome::Refused

@@ -448,6 +448,8 @@ pub enum Failure {
     Cancelled,
     /// The session ended during the call.
     SessionEnded,
+    /// The process that had the call has ended. Its server may have executed it.
+    OwnerLost,
 }
 
 /// What is known about a server that ended or would not start.
@@ -560,6 +562,7 @@ impl Failure {
             },
             Self::Cancelled => "cancelled",
             Self::SessionEnded => "session_ended",
+            Self::OwnerLost => "owner_lost",
         }
     }
 
@@ -574,7 +577,7 @@ impl Failure {
             | Self::TooLarge { .. }
             | Self::Upstream(_)
             | Self::Invalid(_) => Blame::Backend,
-            Self::Retired | Self::Overloaded { .. } | Self::Occupied => Blame::Bridge,
+            Self::Retired | Self::Overloaded { .. } | Self::Occupied | Self::OwnerLost => Blame::Bridge,
             Self::Unsupported { .. } | Self::Unanswered { .. } | Self::Cancelled | Self::SessionEnded => {
                 Blame::Client
             }

@@ -226,7 +226,8 @@ fn is_answer(failure: &Failure) -> bool {
         | Failure::Unsupported { .. }
         | Failure::Unanswered { .. }
         | Failure::Cancelled
-        | Failure::SessionEnded => false,
+        | Failure::SessionEnded
+        | Failure::OwnerLost => false,
     }
 }
 

@@ -40,14 +40,14 @@ use line_output::OutputMode;
 use notices::Notices;
 use questions::Questions;
 use replay::{Audience, ByteSum, EventId, Retention, StreamKey};
-use restoration::KeptState;
+use restoration::{EventOrigin, KeptState};
 
 /// How long a session may be idle that its client never opened.
 const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
 
 pub use line_output::OutgoingLine;
 pub use readers::{Answer, Reader, Reading, StreamRefusal};
-pub use restoration::{Hello, Restored};
+pub use restoration::{Hello, Restored, TOKEN_MARK};
 
 /// Answers that connections wait to read may exceed the budget of a session this many times: a
 /// reader that is as fast as the server is not to lose an answer.
@@ -726,6 +726,11 @@ impl Session {
     /// Goes on where a broken stream was left.
     pub fn resume(&mut self, now: Moment, last: &str) -> Result<Reader, StreamRefusal> {
         self.activity.note_request(now);
+        let last = match self.in_earlier_life(last) {
+            EventOrigin::ThisLife(last) => last,
+            EventOrigin::LostCall => return Err(StreamRefusal::Lost),
+            EventOrigin::LostNotices => return self.listen(now),
+        };
         let event = EventId::parse(last).ok_or(StreamRefusal::UnknownEvent)?;
         let resumed = self.notices.resume(event);
         let reader = resumed.unwrap_or_else(|| self.calls.resume(event))?;

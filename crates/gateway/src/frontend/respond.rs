@@ -111,7 +111,8 @@ fn retry_after(failure: &Failure) -> Option<Duration> {
         | Failure::Invalid(_)
         | Failure::Upstream(_)
         | Failure::Cancelled
-        | Failure::SessionEnded => None,
+        | Failure::SessionEnded
+        | Failure::OwnerLost => None,
     }
 }
 

@@ -14,7 +14,8 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
         | Failure::Retired
         | Failure::HandshakeRefused
         | Failure::Overloaded { .. }
-        | Failure::Occupied => StatusCode::SERVICE_UNAVAILABLE,
+        | Failure::Occupied
+        | Failure::OwnerLost => StatusCode::SERVICE_UNAVAILABLE,
         Failure::TooLarge { .. } | Failure::Invalid(_) | Failure::Upstream(_) => StatusCode::BAD_GATEWAY,
         // The client cancelled it and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,

@@ -204,7 +204,8 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
         | Failure::Unanswered { .. }
         | Failure::Invalid(_)
         | Failure::Upstream(_)
-        | Failure::Cancelled => error_code::INTERNAL_ERROR,
+        | Failure::Cancelled
+        | Failure::OwnerLost => error_code::INTERNAL_ERROR,
     };
     error(Some(id), code, &text, Some(&data))
 }
@@ -275,6 +276,10 @@ pub fn describe_failure(failure: &Failure) -> (String, String) {
         Failure::Upstream(upstream) => upstream.what.clone(),
         Failure::Cancelled => "the request was cancelled".to_owned(),
         Failure::SessionEnded => "the session has ended".to_owned(),
+        Failure::OwnerLost => {
+            data.push_str(r#","outcome":"unknown""#);
+            "the gateway was restarted while the request was open; the server may have run it".to_owned()
+        }
     };
     (text, data)
 }

@@ -376,6 +376,41 @@ impl Calls {
         }
     }
 
+    /// Ends the event ids of a stream with a token, unless they have one: `token` makes it from the id of
+    /// the request.
+    pub(super) fn set_token(&mut self, stream: StreamKey, token: impl FnOnce(&[u8]) -> Option<Box<str>>) {
+        let id = |call: &OpenCall| call.message.as_ref()?.raw_bytes(Member::Id);
+        let id = match self.past.iter().find(|(key, _)| *key == stream) {
+            Some((_, past)) => past.id.clone(),
+            None => self.get(CallKey(stream.0)).and_then(id),
+        };
+        if let Some(id) = id
+            && let Some(open) = self.find_stream(stream)
+            && open.position.token.is_none()
+        {
+            open.position.token = token(&id);
+        }
+    }
+
+    /// Opens a stream that has the answer of a call and nothing else.
+    pub(super) fn open_ended(
+        &mut self,
+        now: Moment,
+        stream: StreamKey,
+        answer: Bytes,
+        limits: &Limits,
+    ) -> Reader {
+        let mut ended = CallStream::connected(&self.kept);
+        ended.log.push(now, answer, Audience::All, &limits.retention);
+        ended.ended = Some(now);
+        // The event itself is the beginning: the client has been primed before.
+        ended.position.begun = true;
+        let reader = ended.position.reader(stream);
+        self.past.push_back((stream, ended));
+        self.forget_past(now, limits);
+        reader
+    }
+
     /// Returns a stream, whether its call has ended or not.
     fn find_stream(&mut self, stream: StreamKey) -> Option<&mut CallStream> {
         match self.past.iter_mut().find(|(key, _)| *key == stream) {

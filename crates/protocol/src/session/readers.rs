@@ -61,12 +61,16 @@ pub enum StreamRefusal {
     Finished,
     /// As many streams as a session may have are open.
     TooMany,
+    /// The stream of a call went with the process that had the session. [`super::Session::resume_lost`] ends the call.
+    Lost,
 }
 
 /// How far a stream was read, and which connection reads it.
 #[derive(Debug)]
 pub(super) struct ReadPosition {
     pub(super) cursor: u64,
+    /// The end of its event ids, for a stream that its client may look for in another process.
+    pub(super) token: Option<Box<str>>,
     /// The priming event has been sent.
     pub(super) begun: bool,
     generation: u32,
@@ -79,6 +83,7 @@ impl ReadPosition {
     pub(super) const fn connected(cursor: u64) -> Self {
         Self {
             cursor,
+            token: None,
             begun: false,
             generation: 0,
             connected: true,
@@ -106,6 +111,10 @@ impl ReadPosition {
         self.reader(after.stream)
     }
 
+    fn token(&self) -> &str {
+        self.token.as_deref().unwrap_or_default()
+    }
+
     /// Writes what is new into `out`, with ids and a mark where events were lost.
     pub(super) fn read(&mut self, stream: StreamKey, log: &mut EventLog, primes: bool, out: &mut BytesMut) {
         if !std::mem::replace(&mut self.begun, true) && primes {
@@ -113,12 +122,13 @@ impl ReadPosition {
                 stream,
                 number: self.cursor,
             };
-            sse::write_priming(out, &id.pieces(&mut [itoa::Buffer::new(); 2]), RESUME_AFTER);
+            let mut buffers = [itoa::Buffer::new(); 2];
+            sse::write_priming(out, &id.pieces(&mut buffers, self.token()), RESUME_AFTER);
         }
         if log.has_gap(self.cursor) {
             sse::write_comment(out, "events were lost here");
         }
-        self.cursor = copy_events(out, log, self.cursor, stream, Ids::Written);
+        self.cursor = copy_events(out, log, self.cursor, stream, Ids::Written(self.token()));
     }
 
     /// Writes what is new into `out` without ids, for a client that cannot resume.
@@ -127,16 +137,22 @@ impl ReadPosition {
     }
 }
 
-/// Whether events have ids, for a client that may resume the stream.
+/// Whether events have ids, for a client that may resume the stream, and what stands at their end.
 #[derive(Clone, Copy)]
-enum Ids {
-    Written,
+enum Ids<'a> {
+    Written(&'a str),
     Omitted,
 }
 
 /// Copies what is due from `cursor` on, up to [`READ_AT_ONCE`] but at least one event, and returns
 /// the new cursor.
-fn copy_events(out: &mut BytesMut, log: &mut EventLog, mut cursor: u64, stream: StreamKey, ids: Ids) -> u64 {
+fn copy_events(
+    out: &mut BytesMut,
+    log: &mut EventLog,
+    mut cursor: u64,
+    stream: StreamKey,
+    ids: Ids<'_>,
+) -> u64 {
     let (events, bytes) = log.after(cursor);
     out.reserve((bytes + events * sse::AROUND).min(READ_AT_ONCE));
     let mut copied = 0;
@@ -146,9 +162,10 @@ fn copy_events(out: &mut BytesMut, log: &mut EventLog, mut cursor: u64, stream: 
         }
         copied += data.len();
         match ids {
-            Ids::Written => {
+            Ids::Written(token) => {
                 let id = EventId { stream, number };
-                sse::write_message(out, Some(&id.pieces(&mut [itoa::Buffer::new(); 2])), data);
+                let mut buffers = [itoa::Buffer::new(); 2];
+                sse::write_message(out, Some(&id.pieces(&mut buffers, token)), data);
             }
             Ids::Omitted => sse::write_message(out, None, data),
         }

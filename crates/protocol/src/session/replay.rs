@@ -44,9 +44,13 @@ impl EventId {
         })
     }
 
-    /// Returns the pieces of the text, with the numbers written into the buffers.
-    pub(crate) fn pieces(self, [stream, number]: &mut [itoa::Buffer; 2]) -> [&str; 3] {
-        [stream.format(self.stream.0), "-", number.format(self.number)]
+    /// Returns the pieces of the text, with the numbers written into the buffers and `end` after them.
+    pub(crate) fn pieces<'a>(
+        self,
+        [stream, number]: &'a mut [itoa::Buffer; 2],
+        end: &'a str,
+    ) -> [&'a str; 4] {
+        [stream.format(self.stream.0), "-", number.format(self.number), end]
     }
 }
 

@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
-use super::{Limits, Session};
+use super::replay::{EventId, StreamKey};
+use super::{Limits, Reader, Session};
 use crate::client_face::legacy::{self, Classified};
-use crate::exchange::{Ask, CallKey, Client, Request, SessionKey, SessionState};
+use crate::exchange::{Ask, CallKey, Client, Failure, Request, SessionKey, SessionState};
 use crate::message::{Member, Message};
 use crate::method::Method;
 use crate::time::Moment;
@@ -43,7 +44,23 @@ pub(super) struct KeptState {
     /// The handshake, for a session that was restored: Rialto may have to send it once more.
     hello: Option<Hello>,
     state: SessionState,
+    /// The first key of calls and streams in this process.
+    first_key: u64,
 }
+
+/// What an event id names in a session that may have been restored.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum EventOrigin<'a> {
+    /// An event of this process, by its id without a token.
+    ThisLife(&'a str),
+    /// An event of a call's stream that went with an earlier process.
+    LostCall,
+    /// A notice that went with an earlier process.
+    LostNotices,
+}
+
+/// What separates an event id from its token.
+pub const TOKEN_MARK: char = '.';
 
 impl KeptState {
     /// The server has fulfilled a request of the client. Returns the state, if that changed it.
@@ -109,6 +126,7 @@ impl Session {
         session.kept_state = Some(Box::new(KeptState {
             hello: Some(hello),
             state,
+            first_key: session.next,
         }));
         let ask = session.request_open(now);
         (session, ask)
@@ -117,6 +135,42 @@ impl Session {
     /// Reports from now on what the client sets, so that the session can be restored elsewhere.
     pub fn keep_state(&mut self) {
         self.kept_state.get_or_insert_default();
+    }
+
+    /// Returns whether the session is to outlive its process.
+    pub fn keeps_state(&self) -> bool {
+        self.kept_state.is_some()
+    }
+
+    /// Ends the event ids of a call's stream with a token, in a session that outlives its process. `token` makes it
+    /// from the id of the request, once for the stream; it begins with [`TOKEN_MARK`].
+    pub fn set_stream_token(&mut self, reader: Reader, token: impl FnOnce(&[u8]) -> Option<Box<str>>) {
+        if self.keeps_state() {
+            self.calls.set_token(reader.stream, token);
+        }
+    }
+
+    /// Answers a call of an earlier process, whose answer is lost: the stream has one event, and ends.
+    pub fn resume_lost(&mut self, now: Moment, id: &[u8]) -> Reader {
+        let answer = legacy::lower_failure(id, &Failure::OwnerLost);
+        let stream = StreamKey(self.new_key());
+        self.calls.open_ended(now, stream, answer, &self.limits)
+    }
+
+    /// Returns what an event id names.
+    pub(super) fn in_earlier_life<'a>(&self, last: &'a str) -> EventOrigin<'a> {
+        let Some(kept) = &self.kept_state else {
+            return EventOrigin::ThisLife(last);
+        };
+        let (id, token) = match last.split_once(TOKEN_MARK) {
+            Some((id, token)) => (id, Some(token)),
+            None => (last, None),
+        };
+        match (EventId::parse(id), token) {
+            (Some(event), Some(_)) if event.stream.0 < kept.first_key => EventOrigin::LostCall,
+            (Some(event), None) if event.stream.0 < kept.first_key => EventOrigin::LostNotices,
+            (Some(_) | None, _) => EventOrigin::ThisLife(id),
+        }
     }
 
     /// Returns the ask that presents a restored session to its server; `None` for any other session.
@@ -145,10 +199,12 @@ const fn first_key(epoch: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
+
     use super::*;
     use crate::exchange::{Principal, Tell};
     use crate::method::LogLevel;
-    use crate::session::{Accepted, Accepts, Output};
+    use crate::session::{Accepted, Accepts, Answer, Output, Reading, StreamRefusal};
     use crate::version::Era;
 
     fn client() -> Arc<Client> {
@@ -206,6 +262,72 @@ mod tests {
             let reader = session.listen(Moment::START).unwrap();
             assert_eq!(reader.stream.0, (epoch << 32) + 1);
         }
+    }
+
+    /// A call of `session` that is answered by a stream. Returns what its client reads first.
+    fn stream(session: &mut Session) -> String {
+        let text = r#"{"jsonrpc":"2.0","id":"x.7","method":"tools/call","params":{}}"#;
+        let taken = session.handle_message(Moment::START, Message::own(text.to_owned()), Accepts::Both);
+        let Ok(Accepted::Call { call, .. }) = taken else {
+            panic!("a request is taken: {taken:?}");
+        };
+        let waiting = Tell::Waiting {
+            session: SessionKey(1),
+            call,
+        };
+        session.handle_tell(Moment::START, waiting);
+        let Answer::Stream(reader) = session.poll_answer(call) else {
+            panic!("a call that takes long is answered by a stream");
+        };
+        session.set_stream_token(reader, |id| Some(format!(".{}", id.len()).into()));
+        session.set_stream_token(reader, |_| panic!("a stream has one token"));
+        read(session, reader).0
+    }
+
+    fn read(session: &mut Session, reader: Reader) -> (String, Reading) {
+        let mut out = BytesMut::new();
+        let reading = session.read(Moment::START, reader, &mut out);
+        (String::from_utf8(out.to_vec()).unwrap(), reading)
+    }
+
+    #[test]
+    fn stream_of_a_call_names_its_call_and_is_lost_in_the_next_life() {
+        let (mut session, _) = restored(2);
+        let primed = stream(&mut session);
+        assert!(primed.starts_with("id: 8589934593-0.5\n"), "{primed}");
+        let last = "8589934593-0.5";
+        assert!(
+            session.resume(Moment::START, last).is_ok(),
+            "its process still has it"
+        );
+        let (mut session, _) = restored(3);
+        assert_eq!(session.resume(Moment::START, last), Err(StreamRefusal::Lost));
+        let reader = session.resume_lost(Moment::START, br#""x.7""#);
+        let (text, reading) = read(&mut session, reader);
+        let (data, outcome) = (
+            r#""id":"x.7","error""#,
+            r#""reason":"owner_lost","outcome":"unknown""#,
+        );
+        assert!(text.contains(data) && text.contains(outcome), "{text}");
+        assert_eq!((text.matches("data: ").count(), reading), (1, Reading::Ended));
+        let end = format!("{}-1", reader.stream.0);
+        assert_eq!(session.resume(Moment::START, &end), Err(StreamRefusal::Finished));
+    }
+
+    #[test]
+    fn stream_of_notices_of_an_earlier_life_is_opened_anew() {
+        let (mut session, _) = restored(3);
+        let reader = session.resume(Moment::START, "8589934593-7").unwrap();
+        assert_eq!(reader.stream.0 >> 32, 3);
+        let unknown = format!("{}-0", (3_u64 << 32) + 9);
+        assert_eq!(
+            session.resume(Moment::START, &unknown),
+            Err(StreamRefusal::UnknownEvent)
+        );
+        assert_eq!(
+            session.resume(Moment::START, "7"),
+            Err(StreamRefusal::UnknownEvent)
+        );
     }
 
     #[test]

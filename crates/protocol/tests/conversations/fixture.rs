@@ -296,7 +296,7 @@ impl Fixture {
         self.player(name).session = Some(session);
         self.keys.insert(key, name.into());
         self.backend.handle_ask(now, ask);
-        self.settle();
+        self.run_until_idle();
     }
 
     /// A client opens a stream by GET, perhaps going on after an event.

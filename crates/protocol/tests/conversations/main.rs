@@ -170,6 +170,7 @@ conversations! {
     refused_log_level_is_asked_again,
     refused_resource_can_be_subscribed_again,
     restart_replays_the_state,
+    lost_call_of_an_earlier_life_is_not_run_again,
     restored_session_listens_to_a_modern_server,
     restored_session_is_introduced_again_after_a_refusal,
     restored_sessions_share_a_server_that_runs,

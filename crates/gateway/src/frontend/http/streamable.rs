@@ -287,7 +287,7 @@ impl RequestContext<'_> {
             None => handle.listen(),
         };
         let reader = reader.map_err(|refusal| match refusal {
-            StreamRefusal::UnknownEvent => Refusal::UnknownEvent,
+            StreamRefusal::UnknownEvent | StreamRefusal::Lost => Refusal::UnknownEvent,
             StreamRefusal::Finished => Refusal::FinishedStream,
             StreamRefusal::TooMany => Refusal::TooManyStreams,
         })?;
