@@ -393,4 +393,13 @@ mod tests {
         assert_eq!(budget.total(), 0);
         assert!(budget.holders.is_empty() && budget.principals.is_empty());
     }
+
+    #[test]
+    fn principal_may_hold_exactly_its_limit() {
+        let mut budget = budget();
+        let (_, gone) = hold(&mut budget, "a", Held::Events, 400, 0);
+        assert_eq!(gone, []);
+        let (_, gone) = hold(&mut budget, "a", Held::Events, 1, 1);
+        assert_eq!(gone.len(), 1);
+    }
 }

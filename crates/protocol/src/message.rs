@@ -224,9 +224,7 @@ impl Message {
     /// What stands in one member before and after another that is part of it.
     pub(crate) fn around(&self, whole: Member, part: Member) -> Option<(&[u8], &[u8])> {
         let (whole, part) = (self.0.spans.get(whole), self.0.spans.get(part));
-        if whole.is_absent() || part.is_absent() {
-            return None;
-        }
+        // The range of a member that is absent ends before it begins.
         let before = self.0.bytes.get(whole.start as usize..part.start as usize)?;
         let after = self.0.bytes.get(part.end as usize..whole.end as usize)?;
         Some((before, after))

@@ -167,3 +167,37 @@ impl LogLevel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_need_the_capability_of_their_family() {
+        for (capability, methods) in [
+            (Some("tools"), &["tools/list", "tools/call"][..]),
+            (Some("prompts"), &["prompts/list", "prompts/get"]),
+            (
+                Some("resources"),
+                &[
+                    "resources/list",
+                    "resources/templates/list",
+                    "resources/read",
+                    "resources/subscribe",
+                    "resources/unsubscribe",
+                ],
+            ),
+            (Some("logging"), &["logging/setLevel"]),
+            (Some("completions"), &["completion/complete"]),
+            (None, &["ping", "initialize", "tasks/get"]),
+        ] {
+            for method in methods {
+                assert_eq!(
+                    Method::parse(method.as_bytes()).server_capability(),
+                    capability,
+                    "{method}"
+                );
+            }
+        }
+    }
+}

@@ -320,3 +320,44 @@ pub fn error_code_of(body: &[u8]) -> Option<i32> {
     let error = Object::parse(envelope.get("error")?.as_bytes())?;
     error.get("code")?.parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answer_has_the_shape_that_its_question_wants() {
+        let fitting = [
+            (Method::ElicitationCreate, r#"{"action":"accept","content":{}}"#),
+            (Method::ElicitationCreate, r#"{"action":"cancel"}"#),
+            (
+                Method::SamplingCreateMessage,
+                r#"{"role":"assistant","content":{"type":"text","text":""},"model":"m"}"#,
+            ),
+            (Method::RootsList, r#"{"roots":[]}"#),
+        ];
+        for (method, answer) in fitting {
+            assert!(is_answer(method, answer), "{answer}");
+            for (other, _) in fitting.iter().filter(|(other, _)| *other != method) {
+                assert!(!is_answer(*other, answer), "{other:?} {answer}");
+            }
+        }
+        for (method, answer) in [
+            (Method::ElicitationCreate, r#"{"action":"perhaps"}"#),
+            (
+                Method::SamplingCreateMessage,
+                r#"{"role":"assistant","content":{}}"#,
+            ),
+            (
+                Method::SamplingCreateMessage,
+                r#"{"role":"assistant","model":"m"}"#,
+            ),
+            (Method::SamplingCreateMessage, r#"{"content":{},"model":"m"}"#),
+            (Method::RootsList, r#"{"roots":{}}"#),
+            (Method::RootsList, "[]"),
+            (Method::RootsList, "{"),
+        ] {
+            assert!(!is_answer(method, answer), "{method:?} {answer}");
+        }
+    }
+}

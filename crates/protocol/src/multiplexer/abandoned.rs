@@ -41,7 +41,8 @@ impl Owned {
     const fn may_cause(self, matter: Matter) -> bool {
         match matter {
             Matter::Question => self.asking > 0 || self.marked_asking,
-            Matter::Log => self.calls > 0 || self.marked,
+            // A principal without a call or a mark is not kept.
+            Matter::Log => true,
         }
     }
 }
@@ -198,11 +199,33 @@ mod tests {
     }
 
     #[test]
+    fn principal_may_ask_until_its_last_call_that_may_is_answered() {
+        let mut abandoned = Abandoned::default();
+        abandoned.add(WireId(1), SessionKey(1), ann(), true, 8);
+        abandoned.add(WireId(2), SessionKey(2), ann(), true, 8);
+        abandoned.add(WireId(3), SessionKey(3), ann(), false, 8);
+        assert_eq!(abandoned.sole_session(Matter::Question), None, "two may ask");
+        abandoned.handle_answer(WireId(1));
+        assert_eq!(abandoned.sole_session(Matter::Question), Some(SessionKey(2)));
+        assert_eq!(abandoned.sole_session(Matter::Log), None, "any may log");
+        assert!(abandoned.may_be_of_another(&bob(), Matter::Question));
+        abandoned.handle_answer(WireId(2));
+        assert!(!abandoned.may_be_of_another(&bob(), Matter::Question));
+        assert!(abandoned.may_be_of_another(&bob(), Matter::Log));
+        assert_eq!(abandoned.sole_owner(Matter::Question), None);
+    }
+
+    #[test]
     fn calls_beyond_the_limit_leave_a_mark_on_their_principal() {
         let mut abandoned = Abandoned::default();
         assert!(!abandon(&mut abandoned, 1, ann(), 1));
         assert!(abandon(&mut abandoned, 2, ann(), 1));
         assert_eq!(abandoned.sizes(), (1, 1));
+        assert_eq!(
+            abandoned.sole_session(Matter::Question),
+            None,
+            "call 1 is of another"
+        );
         abandoned.handle_answer(WireId(2));
         assert!(abandoned.may_be_of_another(&bob(), Matter::Question));
         assert_eq!(abandoned.sole_owner(Matter::Question), Some(&ann()));
@@ -217,7 +240,8 @@ mod tests {
         }
         assert_eq!(abandoned.sizes(), (2, 4));
         abandon(&mut abandoned, 9, Principal::named("eve"), 2);
-        assert_eq!(abandoned.sizes().0, 2);
+        assert_eq!(abandoned.sizes(), (2, 4), "cid is unknown from now on");
+        assert_eq!(abandoned.sole_session(Matter::Question), None);
         assert_eq!(abandoned.sole_owner(Matter::Question), None);
         for name in ["ann", "bob", "cid", "dan", "eve"] {
             assert!(abandoned.may_be_of_another(&Principal::named(name), Matter::Question));

@@ -80,11 +80,6 @@ impl Attribution {
         }
     }
 
-    /// A session has gone.
-    pub(super) fn forget_session(&mut self, session: SessionKey) {
-        self.last_notifier.take_if(|notifier| *notifier == session);
-    }
-
     /// A notification of a session about its roots was sent.
     pub(super) fn handle_roots_notice(&mut self, session: SessionKey) {
         self.last_notifier = Some(session);
@@ -149,7 +144,7 @@ impl Attribution {
 
     /// Returns whether the instance belongs to one principal.
     pub(super) fn is_owned(&self) -> bool {
-        self.has_asked && self.owner.is_some()
+        self.owner.is_some()
     }
 
     /// Returns whether several principals have used the link.
@@ -164,8 +159,7 @@ impl Attribution {
 
     /// Returns whether a call of another principal keeps this session's calls from their turn.
     pub(super) fn is_occupied(&self, session: SessionKey, ledger: &Ledger) -> bool {
-        self.suspended.has_stranger(session, ledger)
-            || (ledger.sessions.others_ask(session) && strangers_work(session, Matter::Question, ledger))
+        self.suspended.has_stranger(session, ledger) || strangers_work(session, Matter::Question, ledger)
     }
 
     // Questions and log lines.

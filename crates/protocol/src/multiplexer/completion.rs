@@ -171,6 +171,5 @@ impl Multiplexer {
 
     pub(super) fn detach(&mut self, session: SessionKey) {
         self.ledger.sessions.remove(session);
-        self.attribution.forget_session(session);
     }
 }

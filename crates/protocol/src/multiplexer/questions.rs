@@ -314,9 +314,6 @@ impl Multiplexer {
 
     /// A session's calls have ended: perhaps only one session is left that may have asked.
     pub(super) fn resolve_held(&mut self, now: Moment) {
-        if self.attribution.unattributed.is_empty() {
-            return;
-        }
         match self.attribution.resolution(&self.ledger) {
             Resolution::Wait => {}
             Resolution::Refuse => self.refuse_held(),

@@ -423,4 +423,37 @@ mod tests {
         assert!(scene.sent().contains("decline"));
         assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(1)));
     }
+
+    #[test]
+    fn late_question_is_refused_if_calls_of_two_sessions_are_suspended() {
+        let (mut scene, _) = Scene::asked();
+        scene.call(2, "ann");
+        scene.wait();
+        assert_eq!(scene.ask(91).map(|asked| asked.0), Some(SessionKey(2)));
+        scene.wait();
+        assert_eq!(scene.ask(92), None);
+        assert!(scene.sent().contains("cannot tell which of several sessions"));
+    }
+
+    #[test]
+    fn answer_that_came_twice_or_whose_question_has_expired_is_given_once() {
+        let (mut scene, question) = Scene::asked();
+        let timeout = Limits::default().question_timeout;
+        scene.now = scene.now.after(timeout - Undeclared::SIBLINGS * 3);
+        scene.machine.handle_deadline(scene.now);
+        scene.call(2, "ann");
+        assert_eq!(scene.calls_sent(), 1);
+        scene.answer(1, question);
+        scene.answer(1, question);
+        assert_eq!(scene.sent(), "", "the other call may still ask");
+        scene.now = Moment::START.after(timeout);
+        scene.machine.handle_deadline(scene.now);
+        assert_eq!(
+            scene.sent().matches("decline").count(),
+            1,
+            "it waited long enough"
+        );
+        let counters = scene.machine.counters();
+        assert_eq!((counters.strays, counters.questions_refused), (0, 0));
+    }
 }

@@ -34,10 +34,6 @@ impl Unattributed {
         self.held.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
-    }
-
     /// Keeps a question. The call that asked it waits, and must outlive a refusal that may come.
     pub(super) fn hold(&mut self, now: Moment, id: Bytes, message: Message, ledger: &mut Ledger) {
         let until = now.after(ledger.limits.own_timeout());

@@ -70,3 +70,62 @@ impl WaitingCalls {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::state::RetryHistory;
+    use super::*;
+    use crate::exchange::{Call, Request};
+    use crate::message::Message;
+    use crate::version::Era;
+
+    fn waiting(session: u64, call: u64) -> Waiting {
+        Waiting {
+            call: Call {
+                session: SessionKey(session),
+                call: CallKey(call),
+                request: Request::Plain,
+                message: Message::own(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#.into()),
+                era: Era::Legacy,
+                mirrored: None,
+                reads_events: false,
+            },
+            deadline: Moment::START,
+            starting: false,
+            stream_at: None,
+            asked_first: false,
+            occupied_until: None,
+            past: RetryHistory::default(),
+        }
+    }
+
+    fn order(calls: &WaitingCalls) -> Vec<(u64, u64)> {
+        let key = |waiting: &Waiting| (waiting.call.session.0, waiting.call.call.0);
+        calls.iter().map(key).collect()
+    }
+
+    #[test]
+    fn returned_call_goes_first_but_after_earlier_ones_of_its_session() {
+        let mut calls = WaitingCalls::default();
+        for (session, call) in [(2, 1), (1, 1), (1, 4), (3, 9)] {
+            calls.push(waiting(session, call));
+        }
+        calls.put_back(waiting(1, 3));
+        assert_eq!(order(&calls), [(2, 1), (1, 1), (1, 3), (1, 4), (3, 9)]);
+        calls.put_back(waiting(4, 5));
+        assert_eq!(order(&calls)[0], (4, 5));
+        calls.put_back(waiting(3, 9));
+        assert_eq!(order(&calls)[0], (3, 9), "not behind a call that is not earlier");
+    }
+
+    #[test]
+    fn call_is_removed_by_its_session_and_its_key() {
+        let mut calls = WaitingCalls::default();
+        for (session, call) in [(1, 1), (2, 1), (2, 2)] {
+            calls.push(waiting(session, call));
+        }
+        assert!(calls.remove(SessionKey(2), CallKey(2)));
+        assert!(!calls.remove(SessionKey(1), CallKey(2)));
+        assert_eq!(order(&calls), [(1, 1), (2, 1)]);
+    }
+}

@@ -77,6 +77,35 @@ fn half_line_at_the_end_is_discarded() {
 }
 
 #[test]
+fn end_of_a_too_long_line_is_counted_though_it_was_not_taken() {
+    let mut framer = LineFramer::new(10);
+    framer.spare().extend_from_slice(&[b'x'; 20]);
+    assert_eq!(framer.next(), None);
+    framer.spare().extend_from_slice(&[b'x'; 5]);
+    assert_eq!(framer.finish(), Some(25));
+}
+
+#[test]
+fn there_is_room_to_read_whatever_is_left_after_a_large_line() {
+    for left in [0, READ, BLOCK - READ, BLOCK - READ + 1, BLOCK, BLOCK + READ] {
+        let mut framer = LineFramer::new(16 * BLOCK);
+        let large = [vec![b'x'; 4 * BLOCK], b"\n".to_vec(), vec![b'y'; left]].concat();
+        let mut input = large.as_slice();
+        let mut frames = Vec::new();
+        while !input.is_empty() {
+            read(&mut framer, &mut input);
+            drain(&mut framer, &mut frames);
+        }
+        assert_eq!(frames.len(), 1);
+        let mut more: &[u8] = b"z\n";
+        read(&mut framer, &mut more);
+        drain(&mut framer, &mut frames);
+        let last = [vec![b'y'; left], b"z".to_vec()].concat();
+        assert!(matches!(&frames[1], Frame::Line(line) if *line == last), "{left}");
+    }
+}
+
+#[test]
 fn line_of_exactly_the_limit_is_kept_and_one_byte_more_is_not() {
     for end in ["\n", "\r\n"] {
         let input = format!("12345678{end}123456789{end}1{end}");

@@ -146,6 +146,16 @@ fn id_of_an_unfinished_event_does_not_count() {
 }
 
 #[test]
+fn id_that_is_too_long_to_keep_takes_the_last_one_back() {
+    for (length, kept) in [(MAX_ID, true), (MAX_ID + 1, false), (MAX_ID + 9, false)] {
+        let id = "x".repeat(length);
+        let text = format!("id: 1\ndata: a\n\nid: {id}\ndata: b\n\n");
+        let (_, rest) = read(10_000, [text.as_bytes()]);
+        assert_eq!(rest, Ok((kept.then(|| Bytes::from(id)), None)), "{length}");
+    }
+}
+
+#[test]
 fn retry_takes_digits_only() {
     for value in ["", "-1", "1.5", "10 ", "+7", "1e3", "99999999999999999999"] {
         let input = format!("retry: {value}\ndata: a\n\n");
