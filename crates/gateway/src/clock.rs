@@ -1,7 +1,7 @@
 //! The one clock: monotonic time as the machines' [`Moment`]s.
 
 use std::pin::Pin;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use protocol::time::Moment;
 use tokio::time::Sleep;
@@ -21,6 +21,12 @@ impl Clock {
 
     pub(crate) fn now(self) -> Moment {
         Moment::since_start(self.start.elapsed())
+    }
+
+    /// Returns the time of day, for what another process reads. It may jump; a decision about this
+    /// process alone takes [`Clock::now`].
+    pub(crate) fn wall(self) -> SystemTime {
+        SystemTime::now()
     }
 
     /// Returns a timer that rings when the moment is reached.

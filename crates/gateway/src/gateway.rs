@@ -21,6 +21,7 @@ use crate::guard::origin::OriginGuard;
 use crate::line_sink::LineSink;
 use crate::metrics::{DestinationMetrics, ListenerMetrics};
 use crate::record::{RecordListener, Recorder};
+use crate::seal::Sealer;
 use crate::settings::{AuditSink, LimitSettings, Settings};
 use crate::state_dir::{StateDir, StateDirError};
 use crate::status::{DestinationStatus, Status};
@@ -92,9 +93,10 @@ impl Gateway {
     ) -> Result<Arc<Self>, StartError> {
         let clock = Clock::new();
         let tls = settings.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
-        if let Some(path) = &settings.state_dir {
-            StateDir::open(path)?;
-        }
+        let sealer = match &settings.state_dir {
+            Some(path) => Sealer::with_key(StateDir::open(path)?.key()?),
+            None => Sealer::default(),
+        };
         let audit = Audit::open(&settings.audit).map_err(|source| StartError::Audit {
             file: match &settings.audit.sink {
                 AuditSink::File(path) => path.display().to_string(),
@@ -120,7 +122,7 @@ impl Gateway {
             )),
             environment: Arc::new(environment),
             session_numbers: Arc::default(),
-            sealer: Arc::default(),
+            sealer: Arc::new(sealer),
             eras: Arc::default(),
             tells_callers_apart: settings.auth.is_on(),
         };

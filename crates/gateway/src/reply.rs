@@ -407,7 +407,11 @@ impl Refusal {
             Wording::Rpc(code) => code,
             Wording::Plain => error_code::INVALID_REQUEST,
         };
-        let data = self.reason().map(|reason| format!(r#""reason":"{reason}""#));
+        let data = match self {
+            // The client needs to know that the tool may have run.
+            Self::CallUnreached(failure @ Failure::OwnerLost) => Some(legacy::describe_failure(failure).1),
+            _ => self.reason().map(|reason| format!(r#""reason":"{reason}""#)),
+        };
         (code, text, data)
     }
 

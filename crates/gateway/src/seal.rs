@@ -2,60 +2,113 @@
 //!
 //! The state names a modern request and a round. It is encrypted and authenticated, and bound to
 //! the destination and the principal it was made for, so that a forged, foreign or altered one is
-//! recognised before anything is looked up. The modern request itself stays here; the key lives as
-//! long as the process does.
+//! recognised before anything is looked up. The modern request itself stays here. The key lives as
+//! long as the process does, or in `state_dir`. A later process then recognises the states of an
+//! earlier one, whose calls are lost, and can answer so.
 
 pub(crate) mod state;
 
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use protocol::time::Moment;
+use protocol::modern_request::WAITING_TIME;
+
+use crate::state_dir::Key;
 
 const PREFIX: &str = "rialto1.";
 /// In front of a server's own state. What is sealed as one kind never opens as the other, since the
 /// kind is part of what it is bound to: a server could otherwise word a state so that it names a
 /// call of another caller.
 const WRAPPED: &str = "rialto2.";
-const PLAIN: usize = 16 + 4 + 8;
+const PLAIN: usize = 8 + 16 + 4 + 8;
+/// How far the clock may have been set back between two processes, or be behind on another machine.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
 /// The content of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RequestState {
     pub(crate) modern_request: u128,
     pub(crate) round: u32,
-    pub(crate) expires: Moment,
+    /// By the time of day, since a later process reads it. Whole milliseconds are kept.
+    pub(crate) expires: SystemTime,
 }
 
-/// Seals and opens states with a key of this process. The key is made when it is first needed:
-/// collecting randomness takes the library tens of milliseconds, which a start should not wait for.
+impl RequestState {
+    /// Returns whether the client of a state that another process made may still come back. A
+    /// state from the future is as good as expired: otherwise a clock that was set back by a year
+    /// would keep it for a year.
+    pub(crate) fn is_current(&self, now: SystemTime) -> bool {
+        let left = self.expires.duration_since(now).unwrap_or_default();
+        left > Duration::ZERO && left <= WAITING_TIME + CLOCK_TOLERANCE
+    }
+}
+
+/// A state of ours that was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Opened {
+    pub(crate) request_state: RequestState,
+    /// Whether this process sealed it, or an earlier one with the same key.
+    pub(crate) is_own: bool,
+}
+
+/// Seals and opens states.
 #[derive(Debug, Default)]
 pub(crate) struct Sealer {
-    key: OnceLock<Option<RandomizedNonceKey>>,
+    secrets: OnceLock<Option<Secrets>>,
+}
+
+#[derive(Debug)]
+struct Secrets {
+    key: RandomizedNonceKey,
+    /// Names this process in its states. It is random, so an earlier process had another.
+    process: u64,
+}
+
+impl Secrets {
+    fn new(key: &Key) -> Option<Self> {
+        let mut process = [0; 8];
+        rand::fill(&mut process).ok()?;
+        Some(Self {
+            key: RandomizedNonceKey::new(&AES_256_GCM, key).ok()?,
+            process: u64::from_be_bytes(process),
+        })
+    }
 }
 
 impl Sealer {
-    /// Returns the key; `None` if the system has no randomness to give.
-    fn key(&self) -> Option<&RandomizedNonceKey> {
+    /// Seals with a key that outlives the process.
+    pub(crate) fn with_key(key: Key) -> Self {
+        Self {
+            secrets: OnceLock::from(Secrets::new(&key)),
+        }
+    }
+
+    /// Returns the key; `None` if the system has no randomness to give. A key of this process alone
+    /// is made when it is first needed: collecting randomness takes the library tens of
+    /// milliseconds, which a start should not wait for.
+    fn secrets(&self) -> Option<&Secrets> {
         let fresh = || {
-            let mut bytes = [0; 32];
-            rand::fill(&mut bytes).ok()?;
-            RandomizedNonceKey::new(&AES_256_GCM, &bytes).ok()
+            let mut key = Key::default();
+            rand::fill(&mut key).ok()?;
+            Secrets::new(&key)
         };
-        self.key.get_or_init(fresh).as_ref()
+        self.secrets.get_or_init(fresh).as_ref()
     }
 
     pub(crate) fn seal(&self, request_state: RequestState, bound_to: &str) -> Option<String> {
+        let secrets = self.secrets()?;
+        let expires = request_state.expires.duration_since(UNIX_EPOCH).ok()?;
         let mut data = Vec::with_capacity(PLAIN + 16);
+        data.extend_from_slice(&secrets.process.to_be_bytes());
         data.extend_from_slice(&request_state.modern_request.to_be_bytes());
         data.extend_from_slice(&request_state.round.to_be_bytes());
-        data.extend_from_slice(&(request_state.expires.elapsed().as_millis() as u64).to_be_bytes());
-        let nonce = self
-            .key()?
+        data.extend_from_slice(&(expires.as_millis() as u64).to_be_bytes());
+        let nonce = secrets
+            .key
             .seal_in_place_append_tag(Aad::from(bound_to.as_bytes()), &mut data)
             .ok()?;
         let mut text = String::with_capacity(PREFIX.len() + 2 * (NONCE_LEN + data.len()));
@@ -68,16 +121,21 @@ impl Sealer {
     }
 
     /// Returns the content of a state, if it is ours and was made for this.
-    pub(crate) fn open(&self, state: &str, bound_to: &str) -> Option<RequestState> {
+    pub(crate) fn open(&self, state: &str, bound_to: &str) -> Option<Opened> {
         let plain = self.opened(decode(state.strip_prefix(PREFIX)?)?, bound_to.as_bytes())?;
         let plain: [u8; PLAIN] = plain.try_into().ok()?;
-        let (modern_request, rest) = plain.split_first_chunk::<16>()?;
+        let (process, rest) = plain.split_first_chunk::<8>()?;
+        let (modern_request, rest) = rest.split_first_chunk::<16>()?;
         let (round, rest) = rest.split_first_chunk::<4>()?;
         let (expires, _) = rest.split_first_chunk::<8>()?;
-        Some(RequestState {
-            modern_request: u128::from_be_bytes(*modern_request),
-            round: u32::from_be_bytes(*round),
-            expires: Moment::since_start(Duration::from_millis(u64::from_be_bytes(*expires))),
+        let expires = Duration::from_millis(u64::from_be_bytes(*expires));
+        Some(Opened {
+            request_state: RequestState {
+                modern_request: u128::from_be_bytes(*modern_request),
+                round: u32::from_be_bytes(*round),
+                expires: UNIX_EPOCH.checked_add(expires)?,
+            },
+            is_own: u64::from_be_bytes(*process) == self.secrets()?.process,
         })
     }
 
@@ -85,7 +143,8 @@ impl Sealer {
     fn wrap(&self, original: &str, bound_to: &str) -> Option<String> {
         let mut data = original.as_bytes().to_vec();
         let nonce = self
-            .key()?
+            .secrets()?
+            .key
             .seal_in_place_append_tag(Aad::from(wrapping(bound_to)), &mut data)
             .ok()?;
         let mut whole = nonce.as_ref().to_vec();
@@ -107,7 +166,8 @@ impl Sealer {
         let mut sealed = nonce.split_off(NONCE_LEN);
         let nonce = Nonce::try_assume_unique_for_key(&nonce).ok()?;
         let plain = self
-            .key()?
+            .secrets()?
+            .key
             .open_in_place(nonce, Aad::from(bound_to), &mut sealed)
             .ok()?;
         Some(plain.to_vec())
@@ -145,8 +205,15 @@ mod tests {
         RequestState {
             modern_request: 7,
             round: 3,
-            expires: Moment::START.after(Duration::from_millis(1234)),
+            expires: UNIX_EPOCH + Duration::from_millis(1_234_567),
         }
+    }
+
+    fn own(request_state: RequestState) -> Option<Opened> {
+        Some(Opened {
+            request_state,
+            is_own: true,
+        })
     }
 
     #[test]
@@ -154,7 +221,7 @@ mod tests {
         let sealer = Sealer::default();
         let state = sealer.seal(request_state(), "demo/alice").unwrap();
         assert!(is_ours(&state));
-        assert_eq!(sealer.open(&state, "demo/alice"), Some(request_state()));
+        assert_eq!(sealer.open(&state, "demo/alice"), own(request_state()));
         assert_eq!(sealer.open(&state, "demo/bob"), None);
         assert_eq!(Sealer::default().open(&state, "demo/alice"), None);
         assert_ne!(
@@ -162,6 +229,39 @@ mod tests {
             state,
             "states never repeat"
         );
+    }
+
+    #[test]
+    fn state_of_an_earlier_process_opens_with_the_same_key_and_is_distinguished() {
+        let key = [7; 32];
+        let state = Sealer::with_key(key).seal(request_state(), "demo/alice").unwrap();
+        let later = Sealer::with_key(key);
+        let opened = later.open(&state, "demo/alice").unwrap();
+        assert_eq!((opened.request_state, opened.is_own), (request_state(), false));
+        assert_eq!(later.open(&state, "demo/bob"), None);
+        assert_eq!(Sealer::with_key([8; 32]).open(&state, "demo/alice"), None);
+    }
+
+    #[test]
+    fn clock_that_is_set_back_does_not_keep_a_state() {
+        let made = UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let state = RequestState {
+            expires: made + WAITING_TIME,
+            ..request_state()
+        };
+        let second = Duration::from_secs(1);
+        let year = Duration::from_secs(365 * 24 * 60 * 60);
+        for (now, is_current) in [
+            (made, true),
+            (made + WAITING_TIME - second, true),
+            (made + WAITING_TIME, false),
+            (made + year, false),
+            (made - CLOCK_TOLERANCE, true),
+            (made - CLOCK_TOLERANCE - second, false),
+            (UNIX_EPOCH, false),
+        ] {
+            assert_eq!(state.is_current(now), is_current, "{now:?}");
+        }
     }
 
     #[test]

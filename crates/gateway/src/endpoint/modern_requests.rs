@@ -37,6 +37,17 @@ pub(crate) struct CallOptions {
     pub(crate) permit: Option<Permit>,
 }
 
+/// What became of the call that a state names.
+#[derive(Debug)]
+pub(crate) enum ParkedCall {
+    /// It waits for its client's answers to the questions of this round.
+    Waiting(Arc<ModernRequestHandle>, u32),
+    /// It waited in an earlier process, and ended with it.
+    OwnerLost,
+    /// The state is not ours, not for this caller, or too old.
+    Unknown,
+}
+
 impl Endpoint {
     pub(super) fn request_spec(
         &self,
@@ -181,19 +192,20 @@ impl Endpoint {
     /// Parks a modern request whose server has asked a question. Returns the answer with the
     /// server's questions.
     pub(crate) fn park(&self, handle: &Arc<ModernRequestHandle>, round: u32) -> Option<bytes::Bytes> {
-        let expires = self.shared.clock.now().after(WAITING_TIME);
+        let clock = self.shared.clock;
+        let until = clock.now().after(WAITING_TIME);
         self.make_room_to_wait(handle)?;
         let request_state = RequestState {
             modern_request: handle.name,
             round,
-            expires,
+            expires: clock.wall() + WAITING_TIME,
         };
         let state = self
             .shared
             .sealer
             .seal(request_state, &self.binding(handle.principal()))?;
         self.parked_map().insert(handle.name, Arc::clone(handle));
-        Some(handle.park(&state, expires))
+        Some(handle.park(&state, until))
     }
 
     fn parked_map(&self) -> MutexGuard<'_, HashMap<u128, Arc<ModernRequestHandle>>> {
@@ -245,32 +257,38 @@ impl Endpoint {
     /// Returns the parked modern request that a state names, and the round it is for: here, or
     /// where this destination's name led before a reload. A call in flight may wait for its client,
     /// which may answer after a reload.
-    pub(crate) fn parked(
-        &self,
-        state: &str,
-        principal: &Principal,
-    ) -> Option<(Arc<ModernRequestHandle>, u32)> {
-        self.parked_here(state, principal).or_else(|| {
+    pub(crate) fn parked(&self, state: &str, principal: &Principal) -> ParkedCall {
+        let sealer = &self.shared.sealer;
+        let Some(opened) = sealer.open(state, &self.binding(principal.as_str())) else {
+            return ParkedCall::Unknown;
+        };
+        let RequestState {
+            modern_request,
+            round,
+            ..
+        } = opened.request_state;
+        if !opened.is_own {
+            return match opened.request_state.is_current(self.shared.clock.wall()) {
+                true => ParkedCall::OwnerLost,
+                false => ParkedCall::Unknown,
+            };
+        }
+        let here = self.parked_here(modern_request, principal);
+        let found = here.or_else(|| {
             let draining = self.draining_namesakes();
-            draining
-                .iter()
-                .find_map(|namesake| namesake.parked_here(state, principal))
-        })
+            let mut found = draining.iter();
+            found.find_map(|namesake| namesake.parked_here(modern_request, principal))
+        });
+        found.map_or(ParkedCall::Unknown, |handle| ParkedCall::Waiting(handle, round))
     }
 
-    fn parked_here(&self, state: &str, principal: &Principal) -> Option<(Arc<ModernRequestHandle>, u32)> {
-        let request_state = self
-            .shared
-            .sealer
-            .open(state, &self.binding(principal.as_str()))?;
-        if request_state.expires <= self.shared.clock.now() {
-            return None;
-        }
-        let parked = self.parked_map();
-        let handle = parked
-            .get(&request_state.modern_request)
-            .filter(|handle| handle.principal() == principal.as_str())?;
-        Some((Arc::clone(handle), request_state.round))
+    /// Returns a parked modern request, unless its client comes too late for it. The time of day
+    /// does not matter for a request of this process: it may jump.
+    fn parked_here(&self, name: u128, principal: &Principal) -> Option<Arc<ModernRequestHandle>> {
+        let handle = self.parked_map().get(&name).cloned()?;
+        let now = self.shared.clock.now();
+        let is_late = handle.waits_until().is_some_and(|until| until <= now);
+        (handle.principal() == principal.as_str() && !is_late).then_some(handle)
     }
 
     /// Returns how many wait for their client, or were last seen to.

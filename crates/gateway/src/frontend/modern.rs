@@ -19,7 +19,7 @@ use protocol::wire::sse;
 use super::body::Body;
 use super::head::Head;
 use super::keep_alive::KeepAlive;
-use crate::endpoint::{CallOptions, Endpoint};
+use crate::endpoint::{CallOptions, Endpoint, ParkedCall};
 use crate::frontend::respond;
 use crate::guard::Caller;
 use crate::guard::limits::Permit;
@@ -164,11 +164,12 @@ pub(super) fn retried(
     let unknown = || Refusal::Modern(unknown_state());
     if seal::is_ours(&state) {
         match destination.parked(&state, principal) {
-            Some((handle, round)) => return Ok(Retried::Parked(handle, round)),
+            ParkedCall::Waiting(handle, round) => return Ok(Retried::Parked(handle, round)),
+            ParkedCall::OwnerLost => return Err(Refusal::CallUnreached(Failure::OwnerLost)),
             // The state is the server's own: it may be another Rialto.
-            None if destination.upstream.asks_by_results() => {}
+            ParkedCall::Unknown if destination.upstream.asks_by_results() => {}
             // A retry that names a state never starts a call of its own: the tool would run twice.
-            None => return Err(unknown()),
+            ParkedCall::Unknown => return Err(unknown()),
         }
     }
     match destination.state_seal(principal) {

@@ -93,7 +93,7 @@ enum Cancelled {
     Rambles,
 }
 
-/// How long such a server goes on about a call.
+/// Until then: for ever, as far as a simulated world goes.
 const RAMBLING: Duration = Duration::from_secs(45);
 
 #[derive(Debug)]

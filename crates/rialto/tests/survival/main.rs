@@ -1,3 +1,4 @@
-//! A Rialto that goes on after a restart: the directory of its state.
+//! A Rialto that goes on after a restart: the directory of its state, and what clients carry.
 
+mod request_states;
 mod state_dir;

@@ -2,7 +2,7 @@
 //! next start.
 
 use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 
 use rustix::process::Signal;
 use testkit::rialto::{Ended, Launcher};
@@ -63,6 +63,20 @@ async fn directory_that_cannot_be_written_is_refused_with_the_fix() -> Result<()
         let said = refused(launcher).await?.stderr_text();
         assert!(said.contains("chown") && said.contains("state"), "{said}");
         assert!(said.contains("Permission denied"), "{said}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn key_that_others_can_read_is_refused_with_the_fix() -> Result<()> {
+    for launcher in launchers() {
+        let state = launcher.dir().join("state");
+        std::fs::DirBuilder::new().mode(0o700).create(&state)?;
+        let key = state.join("key");
+        std::fs::write(&key, [7; 32])?;
+        std::fs::set_permissions(&key, Permissions::from_mode(0o644))?;
+        let said = refused(launcher).await?.stderr_text();
+        assert!(said.contains(&format!("chmod 600 {}", key.display())), "{said}");
     }
     Ok(())
 }

@@ -1,5 +1,4 @@
-//! One run: real machines, scripted servers, random clients, one clock, and an agenda of what comes
-//! next.
+//! The world: real machines, scripted servers, restless clients, one clock, and an agenda of what comes next.
 //!
 //! Asks and tells travel with small delays, as they do between the gateway's tasks, but never overtake their own kind. The
 //! `mutation` breaks the wiring on purpose, to show that the checker would notice a machine that did so.
@@ -24,9 +23,9 @@ use crate::clients::{Connection, Post, Seat};
 use crate::dice::Dice;
 use crate::eras::Speaks;
 use crate::history::{Fact, History};
-use crate::modern_requests::{self, ModernCall};
+use crate::modern_requests::{self, Trip};
 use crate::server::{Act, Server, Written};
-use crate::tasks::{self, ClientTask};
+use crate::tasks::{self, Given};
 
 /// A way to break the wiring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +112,7 @@ pub(crate) enum Event {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BackendState {
+enum State {
     Stopped,
     Starting,
     Up,
@@ -133,7 +132,7 @@ pub(crate) struct Backend {
     pub(crate) verdict: Option<Era>,
     /// What its tool declares about tasks, if it has such.
     tasks: Option<&'static str>,
-    state: BackendState,
+    state: State,
     server: Option<Server>,
     epoch: u32,
     inherited: Vec<u64>,
@@ -149,7 +148,7 @@ pub(crate) struct Backend {
 }
 
 #[derive(Debug)]
-pub(crate) struct SimulatedSession {
+pub(crate) struct Held {
     pub(crate) machine: Session,
     pub(crate) backend: usize,
     pub(crate) closed: bool,
@@ -160,21 +159,21 @@ pub(crate) struct SimulatedSession {
 }
 
 #[derive(Debug)]
-pub(crate) struct SimulationRun {
+pub(crate) struct World {
     pub(crate) now: Moment,
     pub(crate) dice: Dice,
     pub(crate) history: History,
     pub(crate) mutation: Option<Mutation>,
     pub(crate) backends: Vec<Backend>,
     pub(crate) seats: Vec<Seat>,
-    pub(crate) sessions: Vec<SimulatedSession>,
+    pub(crate) sessions: Vec<Held>,
     pub(crate) posts: Vec<Post>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) draining: bool,
     pub(crate) next_nonce: u64,
-    pub(crate) modern_calls: Vec<ModernCall>,
+    pub(crate) trips: Vec<Trip>,
     /// Tasks that clients were given.
-    pub(crate) given: Vec<ClientTask>,
+    pub(crate) given: Vec<Given>,
     pub(crate) next_connection: usize,
     /// Clients that come when all is calm, and whether they were welcomed.
     pub(crate) last_clients: BTreeMap<SessionKey, bool>,
@@ -233,24 +232,24 @@ pub(crate) fn session_limits() -> session::Limits {
     }
 }
 
-impl SimulationRun {
+impl World {
     pub(crate) fn new(seed: u64, mutation: Option<Mutation>) -> Self {
-        Self::with_dice(Dice::new(seed), mutation)
+        Self::thrown_by(Dice::new(seed), mutation)
     }
 
-    /// Returns a run in which these bytes decide what happens, and a fixed seed once they are used up.
+    /// A world in which these bytes decide what happens, and a fixed seed once they are used up.
     pub(crate) fn on_tape(tape: &[u8]) -> Self {
-        Self::with_dice(Dice::on_tape(tape), None)
+        Self::thrown_by(Dice::on_tape(tape), None)
     }
 
-    fn with_dice(mut dice: Dice, mutation: Option<Mutation>) -> Self {
+    fn thrown_by(mut dice: Dice, mutation: Option<Mutation>) -> Self {
         let backends = (0..1 + dice.below(2))
             .map(|_| Backend::new(&mut dice, mutation))
             .collect::<Vec<_>>();
         let seats = (0..2 + dice.below(4))
             .map(|at| Seat::new(at, &mut dice, backends.len()))
             .collect::<Vec<_>>();
-        let mut run = Self {
+        let mut world = Self {
             now: Moment::START,
             dice,
             history: History::default(),
@@ -262,7 +261,7 @@ impl SimulationRun {
             connections: Vec::new(),
             draining: false,
             next_nonce: 1,
-            modern_calls: Vec::new(),
+            trips: Vec::new(),
             given: Vec::new(),
             next_connection: 0,
             last_clients: BTreeMap::new(),
@@ -271,17 +270,17 @@ impl SimulationRun {
             next_entry: 0,
             server_seq: 0,
         };
-        for seat in 0..run.seats.len() {
-            let after = run.dice.millis(0, 500);
-            run.plan(after, Event::Seat(seat));
+        for seat in 0..world.seats.len() {
+            let after = world.dice.millis(0, 500);
+            world.plan(after, Event::Seat(seat));
         }
-        for backend in 0..run.backends.len() {
-            if run.backends[backend].state == BackendState::Starting {
-                run.plan(Duration::ZERO, Event::Start(backend));
+        for backend in 0..world.backends.len() {
+            if world.backends[backend].state == State::Starting {
+                world.plan(Duration::ZERO, Event::Start(backend));
             }
         }
-        run.plan(Duration::from_secs(1), Event::Tick);
-        run
+        world.plan(Duration::from_secs(1), Event::Tick);
+        world
     }
 
     pub(crate) fn note(&mut self, fact: Fact) {
@@ -474,13 +473,13 @@ impl SimulationRun {
         } else {
             Duration::ZERO
         };
-        if let Some(modern_call) = session
+        if let Some(trip) = session
             .checked_sub(modern_requests::FIRST)
-            .and_then(|at| self.modern_calls.get_mut(at))
+            .and_then(|at| self.trips.get_mut(at))
         {
-            let at = self.now.after(delay).max(modern_call.tells_at);
-            modern_call.tells_at = at;
-            modern_call.tells.push_back(tell);
+            let at = self.now.after(delay).max(trip.tells_at);
+            trip.tells_at = at;
+            trip.tells.push_back(tell);
             return self.plan_at(at, Event::TellModernRequest(session - modern_requests::FIRST));
         }
         let Some(held) = self.sessions.get_mut(session) else {
@@ -778,11 +777,11 @@ impl SimulationRun {
         match RESTART.get(one.failures) {
             Some(wait) => {
                 one.failures += 1;
-                one.state = BackendState::Starting;
+                one.state = State::Starting;
                 self.plan(*wait, Event::Start(backend));
             }
             None => {
-                one.state = BackendState::Unavailable;
+                one.state = State::Unavailable;
                 one.retry_at = self.now.after(Duration::from_secs(5));
                 one.machine
                     .handle_unavailable(&backend_error(), Duration::from_secs(5));
@@ -793,13 +792,13 @@ impl SimulationRun {
     fn want_link(&mut self, backend: usize) {
         let one = &mut self.backends[backend];
         match one.state {
-            BackendState::Starting | BackendState::Up => {}
-            BackendState::Unavailable if self.now < one.retry_at => {
+            State::Starting | State::Up => {}
+            State::Unavailable if self.now < one.retry_at => {
                 one.machine
                     .handle_unavailable(&backend_error(), Duration::from_secs(5));
             }
-            BackendState::Stopped | BackendState::Unavailable => {
-                one.state = BackendState::Starting;
+            State::Stopped | State::Unavailable => {
+                one.state = State::Starting;
                 one.failures = 0;
                 let after = self.dice.millis(0, 800);
                 self.plan(after, Event::Start(backend));
@@ -808,7 +807,7 @@ impl SimulationRun {
     }
 
     fn start(&mut self, backend: usize) {
-        if self.backends[backend].state != BackendState::Starting {
+        if self.backends[backend].state != State::Starting {
             return;
         }
         if !self.draining && self.dice.percent(20) {
@@ -819,7 +818,7 @@ impl SimulationRun {
         let one = &mut self.backends[backend];
         one.epoch += 1;
         let epoch = one.epoch;
-        one.state = BackendState::Up;
+        one.state = State::Up;
         one.up_since = self.now;
         let mut server = Server::new(
             backend,
@@ -967,7 +966,7 @@ impl SimulationRun {
             ) => {
                 let refused = value_of(message.bytes())["error"]["message"] == "there is no such task";
                 let message = if refused {
-                    crate::run::message(r#"{"jsonrpc":"2.0","id":0,"result":{"taskId":"t"}}"#)
+                    crate::world::message(r#"{"jsonrpc":"2.0","id":0,"result":{"taskId":"t"}}"#)
                 } else {
                     message
                 };
@@ -1061,11 +1060,7 @@ impl Backend {
             slow: dice.percent(10),
             verdict: None,
             tasks: tasks::support(dice),
-            state: if is_eager {
-                BackendState::Starting
-            } else {
-                BackendState::Stopped
-            },
+            state: if is_eager { State::Starting } else { State::Stopped },
             server: None,
             epoch: 0,
             inherited: Vec::new(),
@@ -1080,7 +1075,7 @@ impl Backend {
     }
 }
 
-impl SimulatedSession {
+impl Held {
     /// `open` is what opens it.
     pub(crate) fn new(machine: Session, backend: usize, open: &Ask) -> Self {
         let Ask::Open { call: opening, .. } = open else {
