@@ -1,6 +1,6 @@
-//! The simulation's own world and judge; the input decides what the dice of a seed would.
+//! The machines, peers and judge of the simulation; the input decides what the dice of a seed would.
 #![no_main]
-#![allow(dead_code, reason = "the world can also be broken on purpose, which only its own tests do")]
+#![allow(dead_code, reason = "the simulation can also be broken on purpose, which only its own tests do")]
 
 #[path = "../../crates/protocol/tests/simulation/check.rs"]
 mod check;
@@ -22,7 +22,7 @@ mod property;
 mod server;
 #[path = "../../crates/protocol/tests/simulation/tasks.rs"]
 mod tasks;
-#[path = "../../crates/protocol/tests/simulation/world.rs"]
-mod world;
+#[path = "../../crates/protocol/tests/simulation/run.rs"]
+mod run;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| property::holds(data));

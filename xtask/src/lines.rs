@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-const PRODUCT: [&str; 4] = ["protocol", "oauth", "gateway", "rialto"];
+const PRODUCT: [&str; 5] = ["protocol", "oauth", "cluster", "gateway", "rialto"];
 
 pub fn run(repository: &Path) -> anyhow::Result<()> {
     let mut sum = 0;

@@ -1,7 +1,8 @@
 //! Changes `crates/protocol` in small ways and checks whether its own tests notice.
 //!
-//! Hides cargo-mutants, the sampling and the reports. The tree is copied once, and each mutant is built in that
-//! copy, one after another, so that only `protocol` and its tests are compiled again.
+//! Hides cargo-mutants, the sampling and the reports. Each mutant is built in a copy of the tree, one after another,
+//! so that only `protocol` and its tests are compiled again. The quick tests run first, and the others only for
+//! mutants that the quick ones miss: most mutants then need neither the build nor the run of the simulation.
 //! `xtask/surviving-mutants.txt` lists the mutants that are known to survive, each with the reason.
 
 use std::fs;
@@ -20,6 +21,10 @@ const WANTED: usize = 95;
 const SURVIVING: &str = "xtask/surviving-mutants.txt";
 /// The longest run of the tests of one mutant, in seconds. A mutant may loop forever.
 const TEST_TIMEOUT: &str = "300";
+/// The tests that most mutants fail, and that run within seconds.
+const QUICK: &[&str] = &["--lib", "--test=conversations"];
+/// All others. `protocol` has no examples in its docs.
+const SLOW: &[&str] = &["--test=properties", "--test=transparency", "--test=simulation"];
 
 /// What to run.
 #[derive(Debug, PartialEq)]
@@ -83,7 +88,35 @@ pub fn run(repository: &Path, test_deps: &Path, sample: &Sample) -> anyhow::Resu
         chosen.len()
     );
     let output = test_deps.join("mutants");
-    let mut command = mutants(repository, &tool);
+    let start = Instant::now();
+    let mut report = test(repository, &tool, &output, "quick", QUICK, &chosen)?;
+    if !report.missed.is_empty() {
+        let missed = std::mem::take(&mut report.missed);
+        println!("xtask: the quick tests missed {}", missed.len());
+        report.add(test(repository, &tool, &output, "slow", SLOW, &missed)?);
+    }
+    let seconds = start.elapsed().as_secs();
+    let report = report.explained(repository, &survivors);
+    println!("\n{report}");
+    println!(
+        "xtask: {seconds} s, {} s per mutant; --seed {seed}",
+        seconds / chosen.len() as u64
+    );
+    report.verdict()
+}
+
+/// Runs these tests against these mutants, and leaves the logs in a folder of this name.
+fn test(
+    repository: &Path,
+    tool: &Path,
+    output: &Path,
+    name: &str,
+    tests: &[&str],
+    mutants: &[String],
+) -> anyhow::Result<Report<String>> {
+    let folder = output.join(name);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let mut command = self::mutants(repository, tool);
     command
         .args([
             "--package",
@@ -93,30 +126,24 @@ pub fn run(repository: &Path, test_deps: &Path, sample: &Sample) -> anyhow::Resu
             "never",
             "--minimum-test-timeout",
             TEST_TIMEOUT,
-            // `protocol` has no examples in its docs, and rustdoc needs seconds to find none.
-            "--cargo-test-arg=--tests",
             "--output",
         ])
-        .arg(&output)
-        // Most of the time goes into compiling the same two crates again.
+        .arg(&folder)
+        // Third-party crates stay built from one run to the next.
+        .env("CARGO_TARGET_DIR", output.join("target"))
+        // Most of the time goes into compiling the same few crates again.
         .env("CARGO_PROFILE_DEV_DEBUG", "none");
-    for name in &chosen {
-        command.arg("--re").arg(format!("^{}$", escaped(name)));
+    // An argument of cargo applies to builds as well, so no other test is built.
+    command.args(tests.iter().map(|test| format!("--cargo-arg={test}")));
+    for mutant in mutants {
+        command.arg("--re").arg(format!("^{}$", escaped(mutant)));
     }
-    let start = Instant::now();
     let status = command.status().context("cannot run cargo mutants")?;
-    let seconds = start.elapsed().as_secs();
     // 2 and 3 are mutants that were missed and that ran too long; anything else is no result at all.
     if !matches!(status.code(), Some(0 | 2 | 3)) {
         bail!("cargo mutants ended with {status}; see above");
     }
-    let report = Report::read(repository, &output.join("mutants.out"), &survivors)?;
-    println!("\n{report}");
-    println!(
-        "xtask: {seconds} s, {} s per mutant; --seed {seed}",
-        seconds / chosen.len() as u64
-    );
-    report.verdict()
+    Report::read(&folder.join("mutants.out"))
 }
 
 /// Returns the names of all mutants.
@@ -278,16 +305,16 @@ impl Missed {
 
 /// What became of the mutants.
 #[derive(Debug, Default)]
-struct Report {
+struct Report<M> {
     caught: usize,
     /// The tests ran longer than they ever should, which is noticed too.
     timeouts: usize,
     unviable: usize,
-    missed: Vec<Missed>,
+    missed: Vec<M>,
 }
 
-impl Report {
-    fn read(repository: &Path, folder: &Path, survivors: &[Survivor]) -> anyhow::Result<Self> {
+impl Report<String> {
+    fn read(folder: &Path) -> anyhow::Result<Self> {
         let lines = |name: &str| -> anyhow::Result<Vec<String>> {
             let path = folder.join(name);
             let text =
@@ -298,13 +325,33 @@ impl Report {
             caught: lines("caught.txt")?.len(),
             timeouts: lines("timeout.txt")?.len(),
             unviable: lines("unviable.txt")?.len(),
-            missed: lines("missed.txt")?
-                .into_iter()
-                .map(|name| Missed::new(repository, name, survivors))
-                .collect(),
+            missed: lines("missed.txt")?,
         })
     }
 
+    /// Adds what became of the mutants that were missed before.
+    fn add(&mut self, other: Self) {
+        self.caught += other.caught;
+        self.timeouts += other.timeouts;
+        self.unviable += other.unviable;
+        self.missed.extend(other.missed);
+    }
+
+    /// Finds the reasons of those that were missed.
+    fn explained(self, repository: &Path, survivors: &[Survivor]) -> Report<Missed> {
+        let missed = self.missed.into_iter();
+        Report {
+            caught: self.caught,
+            timeouts: self.timeouts,
+            unviable: self.unviable,
+            missed: missed
+                .map(|name| Missed::new(repository, name, survivors))
+                .collect(),
+        }
+    }
+}
+
+impl Report<Missed> {
     fn noticed(&self) -> usize {
         self.caught + self.timeouts
     }
@@ -325,7 +372,7 @@ impl Report {
     }
 }
 
-impl std::fmt::Display for Report {
+impl std::fmt::Display for Report<Missed> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let equivalent = self.missed.iter().filter(|missed| missed.equivalent).count();
         write!(
@@ -429,6 +476,24 @@ mod tests {
             "{shown}"
         );
         assert!(shown.ends_with("equivalent: x\n    both are zero"), "{shown}");
+    }
+
+    #[test]
+    fn mutant_that_the_slow_tests_catch_is_not_missed() {
+        let mut report = Report {
+            caught: 3,
+            timeouts: 0,
+            unviable: 1,
+            missed: Vec::new(),
+        };
+        report.add(Report {
+            caught: 1,
+            timeouts: 1,
+            unviable: 0,
+            missed: vec!["a.rs:1:1: b".to_owned()],
+        });
+        let report = report.explained(Path::new("."), &[]);
+        assert_eq!((report.noticed(), report.viable(), report.unviable), (5, 6, 1));
     }
 
     #[test]

@@ -39,10 +39,10 @@ const LOOK_AGAIN: u64 = 1000;
 
 /// Signing in at one remote resource. Clones share everything.
 #[derive(Debug, Clone)]
-pub struct SignIn(Arc<Inner>);
+pub struct SignIn(Arc<SharedSignIn>);
 
 #[derive(Debug)]
-struct Inner {
+struct SharedSignIn {
     settings: Settings,
     endpoint: Url,
     /// Made when it is first needed: reading the system's certificates takes a while.
@@ -95,7 +95,7 @@ impl SignIn {
         let mut endpoint = settings.resource.clone();
         endpoint.set_fragment(None);
         let store = Store::new(settings.store.clone(), endpoint.clone());
-        Self(Arc::new(Inner {
+        Self(Arc::new(SharedSignIn {
             awake: AtomicBool::new(!settings.asleep),
             settings,
             endpoint,
@@ -113,29 +113,32 @@ impl SignIn {
     /// Returns the value of `Authorization`, if there is a token. Refreshes it before it expires, and never opens a
     /// browser.
     pub async fn authorization(&self) -> Result<Option<Authorization>, SignInError> {
-        let inner = &*self.0;
-        if let Some(known) = inner.cached() {
+        let shared = &*self.0;
+        if let Some(known) = shared.cached() {
             return Ok(known);
         }
-        if !inner.is_awake() {
-            return inner.stored_token().await;
+        if !shared.is_awake() {
+            return shared.stored_token().await;
         }
-        let mut work = inner.work.lock().await;
-        if let Some(known) = inner.cached() {
+        let mut work = shared.work.lock().await;
+        if let Some(known) = shared.cached() {
             return Ok(known);
         }
-        let record = inner.store.load().await?;
+        let record = shared.store.load().await?;
         let now = seconds();
-        let entry = inner.pick(&record).filter(|entry| entry.token.is_some()).cloned();
+        let entry = shared
+            .pick(&record)
+            .filter(|entry| entry.token.is_some())
+            .cloned();
         let Some(entry) = entry else {
-            inner.hold(None, Origin::Store);
+            shared.hold(None, Origin::Store);
             return Ok(None);
         };
         if entry.token.as_ref().is_some_and(|token| token.is_fresh(now)) {
-            return Ok(inner.hold(Some(entry), Origin::Store));
+            return Ok(shared.hold(Some(entry), Origin::Store));
         }
         // Boxed, so that the usual way, which ends above, stays small in every request's future.
-        Box::pin(inner.renewed_in_time(&mut work)).await
+        Box::pin(shared.renewed_in_time(&mut work)).await
     }
 
     /// Ends the sleep of [`Settings::asleep`]: the client is more than a probe.
@@ -158,27 +161,27 @@ impl SignIn {
         status: u16,
         www_authenticate: &[String],
     ) -> Result<(), SignInError> {
-        let inner = &*self.0;
-        let demand = Demand::new(status, www_authenticate, &inner.endpoint)?;
-        if !inner.is_awake() {
+        let shared = &*self.0;
+        let demand = Demand::new(status, www_authenticate, &shared.endpoint)?;
+        if !shared.is_awake() {
             return Err(SignInError::Asleep {
-                resource: inner.endpoint.to_string(),
+                resource: shared.endpoint.to_string(),
             });
         }
         let began = milliseconds();
-        let mut work = inner.work.lock().await;
+        let mut work = shared.work.lock().await;
         // Without a browser and without a stored token there is nothing to wait for.
-        if inner.settings.browser.is_none()
-            && inner.settings.grant == Grant::AuthorizationCode
-            && inner.store.load().await?.entries.is_empty()
+        if shared.settings.browser.is_none()
+            && shared.settings.grant == Grant::AuthorizationCode
+            && shared.store.load().await?.entries.is_empty()
         {
-            return Err(inner.login_needed(demand.scopes()));
+            return Err(shared.login_needed(demand.scopes()));
         }
-        let lock = inner.store.lock().await?;
-        let record = inner.store.load().await?;
-        let grant = inner.grant(&record);
+        let lock = shared.store.lock().await?;
+        let record = shared.store.load().await?;
+        let grant = shared.grant(&record);
         let mut attempt = Attempt {
-            inner,
+            shared,
             limits: &mut work,
             lock,
             record,
@@ -191,24 +194,29 @@ impl SignIn {
 
     /// Signs in now, even if a token is stored already. For `rialto login`.
     pub async fn login(&self) -> Result<LoginOutcome, SignInError> {
-        let inner = &*self.0;
-        let network = inner.network()?;
-        let challenge = network.challenge(&inner.endpoint).await?;
-        let mut work = inner.work.lock().await;
-        let lock = inner.store.lock().await?;
-        let record = inner.store.load().await?;
-        let found = discover(network, &inner.endpoint, challenge.as_deref().unwrap_or_default()).await?;
+        let shared = &*self.0;
+        let network = shared.network()?;
+        let challenge = network.challenge(&shared.endpoint).await?;
+        let mut work = shared.work.lock().await;
+        let lock = shared.store.lock().await?;
+        let record = shared.store.load().await?;
+        let found = discover(
+            network,
+            &shared.endpoint,
+            challenge.as_deref().unwrap_or_default(),
+        )
+        .await?;
         if challenge.is_none() && !found.described {
             return Ok(LoginOutcome::NotNeeded);
         }
         let challenge = challenge.unwrap_or_default();
-        let demand = Demand::new(401, &challenge, &inner.endpoint)?;
+        let demand = Demand::new(401, &challenge, &shared.endpoint)?;
         let mut attempt = Attempt {
-            inner,
+            shared,
             limits: &mut work,
             lock,
             record,
-            grant: inner.settings.grant,
+            grant: shared.settings.grant,
             began: milliseconds(),
             is_login: true,
         };
@@ -222,18 +230,18 @@ impl SignIn {
 
     /// Forgets everything about the resource, and then has its tokens revoked where that is possible.
     pub async fn logout(&self) -> Result<LogoutOutcome, SignInError> {
-        let inner = &*self.0;
-        let _work = inner.work.lock().await;
-        let lock = inner.store.lock().await?;
-        let record = inner.store.load().await?;
-        inner.hold(None, Origin::Store);
-        if !inner.store.remove(&lock).await? {
+        let shared = &*self.0;
+        let _work = shared.work.lock().await;
+        let lock = shared.store.lock().await?;
+        let record = shared.store.load().await?;
+        shared.hold(None, Origin::Store);
+        if !shared.store.remove(&lock).await? {
             return Ok(LogoutOutcome::Nothing);
         }
         let mut outcome = LogoutOutcome::Revoked;
         for entry in &record.entries {
-            let revoked = match inner.network() {
-                Ok(network) => Box::pin(revocation::revoke(network, &inner.endpoint, entry)).await,
+            let revoked = match shared.network() {
+                Ok(network) => Box::pin(revocation::revoke(network, &shared.endpoint, entry)).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = revoked {
@@ -246,7 +254,7 @@ impl SignIn {
     }
 }
 
-impl Inner {
+impl SharedSignIn {
     fn held(&self) -> MutexGuard<'_, Held> {
         self.held.lock()
     }
@@ -345,7 +353,7 @@ impl Inner {
                 let challenge = entry.challenge.clone();
                 let scopes = entry.scopes.clone();
                 let mut attempt = Attempt {
-                    inner: self,
+                    shared: self,
                     limits,
                     lock,
                     record,

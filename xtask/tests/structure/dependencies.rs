@@ -14,7 +14,13 @@ use crate::source;
 const HEAVY: usize = 25;
 
 /// The crates that users run.
-const PRODUCT: [&str; 4] = ["rialto-protocol", "rialto-oauth", "rialto-gateway", "rialto"];
+const PRODUCT: [&str; 5] = [
+    "rialto-protocol",
+    "rialto-oauth",
+    "rialto-cluster",
+    "rialto-gateway",
+    "rialto",
+];
 
 fn deny() -> String {
     std::fs::read_to_string(source::repository().join("deny.toml")).expect("deny.toml can be read")

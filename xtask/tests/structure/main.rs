@@ -18,9 +18,10 @@ use shrinking::{Counts, Fallen, List};
 use source::Source;
 
 /// The crates that users run.
-const PRODUCT: [&str; 4] = [
+const PRODUCT: [&str; 5] = [
     "crates/protocol/src",
     "crates/oauth/src",
+    "crates/cluster/src",
     "crates/gateway/src",
     "crates/rialto/src",
 ];

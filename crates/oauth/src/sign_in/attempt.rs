@@ -5,7 +5,7 @@ use url::Url;
 use super::authorization_request::AuthorizationRequest;
 use super::challenge::{Case, Demand, NextStep, Origin, next_step};
 use super::token_request::{self, Granted, NotRenewed, no_client_authentication};
-use super::{Inner, Limits, bearer, milliseconds, seconds};
+use super::{Limits, SharedSignIn, bearer, milliseconds, seconds};
 use crate::browser::Browser;
 use crate::callback::Expected;
 use crate::callback::listener::{At, Listener};
@@ -23,7 +23,7 @@ const CLIENT_NAME: &str = "Rialto";
 
 /// One attempt at a token, under the lock of the store.
 pub(super) struct Attempt<'a> {
-    pub(super) inner: &'a Inner,
+    pub(super) shared: &'a SharedSignIn,
     pub(super) limits: &'a mut Limits,
     pub(super) lock: Lock,
     pub(super) record: Record,
@@ -41,15 +41,15 @@ impl Attempt<'_> {
         demand: &Demand,
         challenge: &[String],
     ) -> Result<(), SignInError> {
-        let inner = self.inner;
+        let shared = self.shared;
         let now = seconds();
-        let entry = inner.pick(&self.record).cloned();
+        let entry = shared.pick(&self.record).cloned();
         if let Some(kept) = &entry
             && kept.token.as_ref().is_some_and(|token| token.is_fresh(now))
             && bearer(kept).as_ref() != used
         {
             // Another call or another process has renewed it.
-            inner.hold(entry.clone(), Origin::Store);
+            shared.hold(entry.clone(), Origin::Store);
             let enough = demand.scopes().iter().all(|scope| kept.scopes.contains(scope));
             if enough || matches!(demand, Demand::Token { .. }) {
                 return Ok(());
@@ -79,15 +79,15 @@ impl Attempt<'_> {
         challenge: &[String],
         now: u64,
     ) -> Result<(), SignInError> {
-        let inner = self.inner;
-        let found = discover(inner.network()?, &inner.endpoint, challenge).await?;
+        let shared = self.shared;
+        let found = discover(shared.network()?, &shared.endpoint, challenge).await?;
         if let Some((entry, token)) = entry
             .as_ref()
             .and_then(|entry| Some((entry, entry.token.as_ref()?)))
         {
             let by_person = entry.grant == Grant::AuthorizationCode;
             let case = Case {
-                origin: inner.held().origin,
+                origin: shared.held().origin,
                 age: now.saturating_sub(token.received),
                 renewable: by_person && token.refresh.is_some(),
                 same_issuer: entry.is_from(&found.terms.issuer, &found.terms.origins),
@@ -96,7 +96,7 @@ impl Attempt<'_> {
                 NextStep::SignIn => {}
                 NextStep::Fail => {
                     return Err(SignInError::StillRefused {
-                        resource: inner.endpoint.to_string(),
+                        resource: shared.endpoint.to_string(),
                     });
                 }
                 NextStep::Renew => match renew(&found, entry, now).await {
@@ -126,18 +126,18 @@ impl Attempt<'_> {
         scopes: &[String],
         challenge: &[String],
     ) -> Result<(), SignInError> {
-        let inner = self.inner;
+        let shared = self.shared;
         let granted = entry
             .as_ref()
             .map(|entry| entry.scopes.clone())
             .unwrap_or_default();
         if !self.limits.step_ups.another(scopes) {
             return Err(SignInError::ScopesNotGranted {
-                resource: inner.endpoint.to_string(),
+                resource: shared.endpoint.to_string(),
                 scopes: scopes.join(" "),
             });
         }
-        let found = discover(inner.network()?, &inner.endpoint, challenge).await?;
+        let found = discover(shared.network()?, &shared.endpoint, challenge).await?;
         self.obtain(found, scopes, &granted, challenge).await.map(|_| ())
     }
 
@@ -149,25 +149,25 @@ impl Attempt<'_> {
         granted: &[String],
         challenge: &[String],
     ) -> Result<Entry, SignInError> {
-        if let Some(named) = &self.inner.settings.identity.issuer
+        if let Some(named) = &self.shared.settings.identity.issuer
             && !issuer::is_same(named, &found.terms.issuer)
         {
             return Err(SignInError::NotTheIssuer {
-                resource: self.inner.endpoint.to_string(),
+                resource: self.shared.endpoint.to_string(),
                 found: printable(&found.terms.issuer),
                 named: printable(named),
             });
         }
         let scopes = scope::choose(scope::Known {
             challenged,
-            configured: &self.inner.settings.scopes,
+            configured: &self.shared.settings.scopes,
             resource: &found.resource_scopes,
             granted,
             authority: &found.terms.scopes,
         });
-        let obtained = match (self.grant, self.inner.settings.browser.clone()) {
+        let obtained = match (self.grant, self.shared.settings.browser.clone()) {
             (Grant::ClientCredentials, _) => self.by_client_credentials(&found, &scopes).await,
-            (Grant::AuthorizationCode, None) => return Err(self.inner.login_needed(challenged)),
+            (Grant::AuthorizationCode, None) => return Err(self.shared.login_needed(challenged)),
             (Grant::AuthorizationCode, Some(browser)) => self.by_browser(&found, &browser, &scopes).await,
         };
         match obtained {
@@ -184,7 +184,7 @@ impl Attempt<'_> {
                     at: milliseconds(),
                     why: error.to_string(),
                 });
-                self.inner.store.save(&self.lock, &self.record).await?;
+                self.shared.store.save(&self.lock, &self.record).await?;
                 Err(error)
             }
         }
@@ -195,10 +195,10 @@ impl Attempt<'_> {
         found: &Discovered,
         scopes: &[String],
     ) -> Result<Entry, SignInError> {
-        let known = self.inner.pick(&self.record);
+        let known = self.shared.pick(&self.record);
         let known = known.filter(|entry| entry.grant == Grant::ClientCredentials);
         let known = known.map(|entry| &entry.client);
-        let client = match registration::choose(&self.inner.settings.identity, found.terms.offer(), known) {
+        let client = match registration::choose(&self.shared.settings.identity, found.terms.offer(), known) {
             Choice::Known(client) => client,
             Choice::Register { .. } | Choice::Nothing | Choice::NoProof => {
                 return Err(no_client_authentication(found));
@@ -232,8 +232,8 @@ impl Attempt<'_> {
             issuer: terms.issuer.clone(),
             token_origin: Some(terms.origins.token.clone()),
         };
-        let named = self.inner.settings.identity.issuer.is_some();
-        let resource = self.inner.endpoint.to_string();
+        let named = self.shared.settings.identity.issuer.is_some();
+        let resource = self.shared.endpoint.to_string();
         match self.record.binding(&client.id) {
             Some(known) if !issuer::is_same(&known.issuer, &terms.issuer) => {
                 // With `--issuer` the operator has chosen; it was compared before.
@@ -263,7 +263,7 @@ impl Attempt<'_> {
             Some(_) | None => {}
         }
         self.record.bind(binding);
-        self.inner.store.save(&self.lock, &self.record).await
+        self.shared.store.save(&self.lock, &self.record).await
     }
 
     async fn by_browser(
@@ -274,13 +274,13 @@ impl Attempt<'_> {
     ) -> Result<Entry, SignInError> {
         let endpoint = found.terms.authorization_endpoint.clone()?;
         if let Some(split) = found.terms.split.clone()
-            && !self.inner.settings.allow_split_authority
+            && !self.shared.settings.allow_split_authority
         {
             return Err(split);
         }
         if !self.limits.windows.another(seconds()) {
             return Err(SignInError::StillRefused {
-                resource: self.inner.endpoint.to_string(),
+                resource: self.shared.endpoint.to_string(),
             });
         }
         let (listener, client) = self.client(found, scopes).await?;
@@ -322,8 +322,8 @@ impl Attempt<'_> {
 
     /// Returns the client to sign in as, and a listener at its redirect URI.
     async fn client(&self, found: &Discovered, scopes: &[String]) -> Result<(Listener, Client), SignInError> {
-        let inner = self.inner;
-        let chosen = inner.settings.redirect_uri.as_ref();
+        let shared = self.shared;
+        let chosen = shared.settings.redirect_uri.as_ref();
         let earlier = self.record.registered_at(&found.terms.issuer);
         // A client that registered itself is good for its own port only; if that is taken now, it registers again.
         let earlier_uri = earlier.and_then(|client| Url::parse(client.registered_for.as_deref()?).ok());
@@ -342,14 +342,14 @@ impl Attempt<'_> {
             (None, None) => (Listener::open(At::AnyPort).await?, None),
         };
         let issuer = printable(&found.terms.issuer);
-        let client = match registration::choose(&inner.settings.identity, found.terms.offer(), earlier) {
+        let client = match registration::choose(&shared.settings.identity, found.terms.offer(), earlier) {
             Choice::Known(client) => client,
             Choice::Nothing => return Err(SignInError::NoRegistration { issuer }),
             Choice::NoProof => return Err(no_client_authentication(found)),
             Choice::Register { endpoint, auth } => {
                 let redirect_uri = listener.redirect_uri().as_str();
                 let body = registration::request(CLIENT_NAME, redirect_uri, auth, scopes);
-                let registered = match inner.network()?.post_json(&endpoint, body).await {
+                let registered = match shared.network()?.post_json(&endpoint, body).await {
                     Ok(answer) => registration::read_registration(
                         answer.status.as_u16(),
                         &answer.body,
@@ -361,7 +361,7 @@ impl Attempt<'_> {
                 };
                 // The endpoint was assumed, as in 2025-03-26; without it the server has no sign-in.
                 let token_needed = |_| SignInError::TokenNeeded {
-                    resource: inner.endpoint.to_string(),
+                    resource: shared.endpoint.to_string(),
                 };
                 match found.published {
                     true => registered?,
@@ -374,8 +374,8 @@ impl Attempt<'_> {
 
     async fn keep(&mut self, entry: Entry, origin: Origin) -> Result<(), SignInError> {
         self.record.put(entry.clone());
-        self.inner.store.save(&self.lock, &self.record).await?;
-        self.inner.hold(Some(entry), origin);
+        self.shared.store.save(&self.lock, &self.record).await?;
+        self.shared.hold(Some(entry), origin);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 //! described in `conversations/script.rs`.
 //!
 //! Everything received must be expected: before a peer sends again, and at the end, every mailbox has
-//! to be empty.
+//! to be empty. What the multiplexer still has at the end, or has counted, must have been stated.
 #![expect(
     clippy::disallowed_methods,
     reason = "a test reads its scripts, and writes them on request"
@@ -113,6 +113,7 @@ conversations! {
     log_lines_of_a_retry_are_as_the_retry_wants,
     log_lines_of_other_principals_are_not_shared,
     log_lines_of_the_only_running_call_survive_a_cancelled_one,
+    long_wait_turns_a_post_into_a_stream,
     lost_events_leave_a_mark,
     lost_listen_is_opened_again,
     methods_that_are_gone_are_not_found,
@@ -143,7 +144,6 @@ conversations! {
     outcome_waits_for_a_parked_client,
     parking_stops_the_clock,
     partial_answers_make_a_new_round,
-    patience_turns_a_post_into_a_stream,
     ping_is_answered_by_the_bridge,
     plain_call,
     poll_that_is_answered_by_a_resumable_stream_goes_on,
@@ -298,4 +298,7 @@ fn a_conversation_that_went_otherwise_is_reported_with_its_line() {
         why.starts_with("line 4") && why.contains("was not expected"),
         "{why}"
     );
+    let left = "# x.\nopened a\nclient a> tools/call #1 {}\nserver< tools/call #w {}\n";
+    let why = script::run(left).unwrap_err();
+    assert!(why.contains("does not end with `open 1`"), "{why}");
 }

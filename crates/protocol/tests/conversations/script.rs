@@ -3,7 +3,7 @@
 //! ```text
 //! # The sentence that this conversation shows.
 //! limits request_timeout=10s max_message_bytes=100      before anything else, if at all
-//! words union                                           or verbatim; newest by default
+//! client_hello union                                    or verbatim; newest by default
 //! client a: version=2025-03-26 principal=alice accepts=json implicit capabilities={"roots":{}}
 //! server offers {"tools":{"listChanged":true}}          its capabilities, for `opened`
 //! era modern                                            of the server; legacy by default
@@ -40,6 +40,7 @@
 //! server forgets / outage                               it knows our session no more / it cannot be reached
 //! waiting 1 / open 2 / questions 0 / abandoned 0        what the multiplexer still has
 //! counted strays=1 timeouts=2                           all that it has counted; `counted nothing`
+//!                                                       (at the end, what is not zero must have been stated)
 //! suits ann / suits not bob / suits all                 whether a principal should use this server
 //! tool x is known / tool x is unknown                   what is known of a server's tools
 //! tools denied x*                                       tools that clients neither see nor call
@@ -49,6 +50,7 @@
 //! post #w unanswered / post #w answered                 whether an answer is still missing
 //! ```
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,7 +79,12 @@ pub(crate) struct Script {
     pub(crate) names: Names,
     /// The line that would have held, after one that did not.
     pub(crate) replacement: Option<String>,
+    /// What the script has stated last about what the multiplexer has and has counted.
+    stated: BTreeMap<&'static str, String>,
 }
+
+/// What a multiplexer may still have at the end of a conversation, which then states it.
+const LEFT: [&str; 5] = ["waiting", "open", "questions", "abandoned", "counted"];
 
 /// Runs a conversation. The error names the line, and what was received instead.
 pub(crate) fn run(text: &str) -> Result<(), String> {
@@ -94,6 +101,10 @@ pub(crate) fn run(text: &str) -> Result<(), String> {
     }
     script
         .all_received()
+        .and_then(|()| match script.unstated().first() {
+            Some(line) => Err(format!("it does not end with `{line}`")),
+            None => Ok(()),
+        })
         .map_err(|why| format!("line {count}, at the end\n  {why}"))
 }
 
@@ -110,6 +121,7 @@ impl Script {
             characters: Vec::new(),
             names: Names::new(),
             replacement: None,
+            stated: BTreeMap::new(),
         }
     }
 
@@ -134,7 +146,7 @@ impl Script {
         let rest = rest.trim();
         match first {
             "limits" => return rest.split_whitespace().try_for_each(|limit| self.limit(limit)),
-            "words" => {
+            "client_hello" => {
                 self.client_hello = match rest {
                     "union" => ClientHello::Union,
                     "verbatim" => ClientHello::Verbatim,
@@ -157,8 +169,7 @@ impl Script {
             }
             "client" => return self.client(rest),
             "server<" => return self.server_receives(rest),
-            "waiting" | "open" | "questions" | "abandoned" => return self.has(first, rest),
-            "counted" => return self.counted(rest),
+            "waiting" | "open" | "questions" | "abandoned" | "counted" => return self.has(first, rest),
             "suits" => return self.suits(rest),
             "shown" | "listening" => return self.has(first, rest),
             _ => {}
@@ -309,7 +320,7 @@ impl Script {
             }
             "stream_timeout" => self.limits.stream_timeout = span(text)?,
             "start_timeout" => self.limits.start_timeout = span(text)?,
-            "patience" => self.limits.stream_after = span(text)?,
+            "stream_after" => self.limits.stream_after = span(text)?,
             "question_timeout" => self.limits.question_timeout = span(text)?,
             "max_message_bytes" => self.limits.max_message_bytes = number()?,
             "in_flight" => self.limits.in_flight = number()?,
@@ -319,7 +330,7 @@ impl Script {
             "max_questions" => self.limits.questions = number()?,
             "subscriptions" => self.limits.subscriptions = number()?,
             "outgoing_bytes" => self.limits.outgoing_bytes = number()?,
-            "question_patience" => self.session_limits.question_timeout = span(text)?,
+            "question_read_timeout" => self.session_limits.question_timeout = span(text)?,
             "kept_events" => self.session_limits.retention.events = number()?,
             "kept_age" => self.session_limits.retention.age = span(text)?,
             "ended_streams" => self.session_limits.ended_streams = number()?,
@@ -330,7 +341,8 @@ impl Script {
         Ok(())
     }
 
-    fn has(&mut self, what: &str, count: &str) -> Result<(), String> {
+    /// Returns what there is of this kind, or what was counted, as a line of the language has it.
+    fn found(&mut self, what: &str) -> String {
         let backend = &self.fixture().backend;
         let found = match what {
             "waiting" => Some(backend.waiting_calls()),
@@ -338,44 +350,36 @@ impl Script {
             "abandoned" => Some(backend.abandoned().0),
             "shown" => backend.number_of_shown_tools(),
             "listening" => Some(backend.listens()),
+            "counted" => return counted(&backend.counters()),
             _ => Some(backend.open_questions()),
         };
-        let found = found.map_or_else(|| "unknown".to_owned(), |count| count.to_string());
-        if found == count {
-            Ok(())
-        } else {
-            self.replacement = Some(format!("{what} {found}"));
-            Err(format!("there are {found}"))
-        }
+        found.map_or_else(|| "unknown".to_owned(), |count| count.to_string())
     }
 
-    /// Compares all counters: what is not named must be zero.
-    fn counted(&mut self, expected: &str) -> Result<(), String> {
-        let counters = self.fixture().backend.counters();
-        let named = [
-            ("noise", counters.noise),
-            ("strays", counters.strays),
-            ("unattributed", counters.unattributed),
-            ("questions_refused", counters.questions_refused),
-            ("overloads", counters.overloads),
-            ("timeouts", counters.timeouts),
-        ];
-        let found: Vec<String> = named
-            .into_iter()
-            .filter(|(_, count)| *count > 0)
-            .map(|(name, count)| format!("{name}={count}"))
-            .collect();
-        let found = if found.is_empty() {
-            "nothing".into()
-        } else {
-            found.join(" ")
-        };
+    fn has(&mut self, what: &str, expected: &str) -> Result<(), String> {
+        let found = self.found(what);
+        if let Some(what) = LEFT.into_iter().find(|left| *left == what) {
+            self.stated.insert(what, found.clone());
+        }
         if found == expected {
             Ok(())
         } else {
-            self.replacement = Some(format!("counted {found}"));
-            Err(format!("counted {found}"))
+            self.replacement = Some(format!("{what} {found}"));
+            Err(format!("found: {what} {found}"))
         }
+    }
+
+    /// Returns the lines that state what the multiplexer still has, as far as the script has not stated it.
+    pub(crate) fn unstated(&mut self) -> Vec<String> {
+        if self.fixture.is_none() {
+            return Vec::new();
+        }
+        let left = LEFT.into_iter().filter_map(|what| {
+            let found = self.found(what);
+            let is_stated = self.stated.get(what) == Some(&found);
+            (!is_stated && found != "0" && found != "nothing").then(|| format!("{what} {found}"))
+        });
+        left.collect()
     }
 
     fn suits(&mut self, principal: &str) -> Result<(), String> {
@@ -659,6 +663,28 @@ impl Script {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns all counters that are not zero.
+fn counted(counters: &multiplexer::Counters) -> String {
+    let named = [
+        ("noise", counters.noise),
+        ("strays", counters.strays),
+        ("unattributed", counters.unattributed),
+        ("questions_refused", counters.questions_refused),
+        ("overloads", counters.overloads),
+        ("timeouts", counters.timeouts),
+    ];
+    let found: Vec<String> = named
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name}={count}"))
+        .collect();
+    if found.is_empty() {
+        "nothing".into()
+    } else {
+        found.join(" ")
     }
 }
 

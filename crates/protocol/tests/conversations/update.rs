@@ -2,7 +2,8 @@
 //!
 //! Lines that are sent stay as they are. An expected line that still holds stays as it is too; another is replaced,
 //! keeping its `…` and its names where they fit, and one for which nothing came is left out. What came unexpectedly is
-//! added before the next line that is sent. The difference is to be read before it is committed.
+//! added before the next line that is sent, and what is left is stated at the end. The difference is to be read before
+//! it is committed.
 
 use serde_json::{Map, Value};
 
@@ -32,6 +33,7 @@ pub(crate) fn rewritten(text: &str) -> Result<String, String> {
         }
     }
     lines.extend(unexpected(&mut script));
+    lines.extend(script.unstated());
     Ok(lines.join("\n") + "\n")
 }
 
@@ -212,7 +214,7 @@ fn lines_that_no_longer_hold_are_written_anew() {
 #[test]
 fn missing_lines_are_added_and_others_left_out() {
     let wrong = "# x.\nopened a\nclient a> tools/call #1 {\"name\":\"x\"}\nclient a< result #1 {}\ntime +1s\nlink wanted\n";
-    let right = "# x.\nopened a\nclient a> tools/call #1 {\"name\":\"x\"}\nserver< tools/call #2 {\"name\":\"x\"}\ntime +1s\n";
+    let right = "# x.\nopened a\nclient a> tools/call #1 {\"name\":\"x\"}\nserver< tools/call #2 {\"name\":\"x\"}\ntime +1s\nopen 1\n";
     let rewritten = rewritten(wrong).unwrap();
     assert_eq!(rewritten, right);
     assert_eq!(crate::script::run(&rewritten), Ok(()));

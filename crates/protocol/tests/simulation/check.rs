@@ -7,7 +7,7 @@ use protocol::time::Moment;
 
 use crate::history::{Fact, History, ID, Kind};
 use crate::modern_requests::FIRST;
-use crate::world::limits;
+use crate::run::limits;
 
 /// What is known about one request of a client.
 #[derive(Debug, Default)]

@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use crate::dice::Dice;
 use crate::history::{Fact, ID};
+use crate::run::{Event, Mutation, SimulatedSession, SimulationRun, message, meta, session_limits, value_of};
 use crate::server::URIS;
-use crate::world::{Event, Held, Mutation, World, message, meta, session_limits, value_of};
 
 /// Where a client sits: it opens one session after another.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl Seat {
     }
 }
 
-impl World {
+impl SimulationRun {
     pub(crate) fn client_acts(&mut self, seat: usize) {
         if self.seats[seat].era == Era::Modern {
             return self.modern_client_acts(seat);
@@ -181,7 +181,7 @@ impl World {
         self.seats[seat].questions.clear();
         if implicit {
             let (machine, ask) = Session::open_implicit(key, client, session_limits(), self.now, version);
-            self.sessions.push(Held::new(machine, backend, &ask));
+            self.sessions.push(SimulatedSession::new(machine, backend, &ask));
             self.send_ask(backend, ask);
             return self.call(seat, index);
         }
@@ -192,7 +192,7 @@ impl World {
         );
         let (machine, call, ask) =
             Session::open(key, client, session_limits(), self.now, message(&text), accepts);
-        self.sessions.push(Held::new(machine, backend, &ask));
+        self.sessions.push(SimulatedSession::new(machine, backend, &ask));
         let post = self.post((index, accepts), "0", None, "initialize", text, true);
         self.connect(index, post, call);
         self.send_ask(backend, ask);
@@ -534,13 +534,13 @@ impl World {
             (
                 "questions of a session",
                 machine.open_questions(),
-                crate::world::limits().questions,
+                crate::run::limits().questions,
             ),
             (
                 "bytes held",
                 machine.held_bytes(),
                 // Beyond the budget only what connections wait to read: at most the newest message of each.
-                limits.retention.bytes + streams * crate::world::limits().max_message_bytes,
+                limits.retention.bytes + streams * crate::run::limits().max_message_bytes,
             ),
         ] {
             if found > limit {

@@ -10,7 +10,7 @@ use protocol::version::Era;
 
 use crate::dice::Dice;
 use crate::history::Fact;
-use crate::world::World;
+use crate::run::SimulationRun;
 
 /// The first messages that a server understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,7 +76,7 @@ const LAST: u64 = 2_000_000;
 /// Longer than any server takes to come back, which then does no more mischief.
 const SERVED_WITHIN: Duration = Duration::from_secs(60);
 
-impl World {
+impl SimulationRun {
     /// No verdict may name an era that the server does not speak.
     pub(crate) fn judge_shown(&mut self, backend: usize, shown: ShownEras) {
         let speaks = self.backends[backend].speaks;

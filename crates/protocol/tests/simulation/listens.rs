@@ -4,8 +4,8 @@ use protocol::client_face::modern::Classified;
 use serde_json::Value;
 
 use crate::history::Fact;
+use crate::run::SimulationRun;
 use crate::server::URIS;
-use crate::world::World;
 
 /// What a client listens for.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct Listen {
     acknowledged: bool,
 }
 
-impl World {
+impl SimulationRun {
     pub(crate) fn modern_client_listens(&mut self, seat: usize) {
         let lists = self.dice.percent(60);
         let uris: Vec<&'static str> = URIS.into_iter().filter(|_| self.dice.percent(40)).collect();
@@ -26,7 +26,7 @@ impl World {
             named.join(",")
         );
         let (at, id) = self.start_for(seat, "subscriptions/listen", &extra, Classified::Listen, None);
-        self.trips[at].listen = Some(Listen {
+        self.modern_calls[at].listen = Some(Listen {
             id: serde_json::from_str(&id).unwrap_or_default(),
             lists,
             uris,
@@ -36,9 +36,9 @@ impl World {
 
     /// Ends every listen, as a gateway does that is shut down.
     pub(crate) fn dismiss_listens(&mut self) {
-        for at in 0..self.trips.len() {
-            if self.trips[at].listen.is_some() {
-                self.trips[at].dismiss();
+        for at in 0..self.modern_calls.len() {
+            if self.modern_calls[at].listen.is_some() {
+                self.modern_calls[at].dismiss();
                 self.serve_modern_request(at);
             }
         }
@@ -46,7 +46,7 @@ impl World {
 
     /// Judges an event of a listen.
     pub(crate) fn listen_received(&mut self, at: usize, value: &Value) {
-        let Some(listen) = &mut self.trips[at].listen else {
+        let Some(listen) = &mut self.modern_calls[at].listen else {
             return;
         };
         let params = &value["params"];

@@ -19,16 +19,16 @@ mod history;
 mod listens;
 mod modern_requests;
 mod property;
+mod run;
 mod server;
 mod tasks;
-mod world;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
 use history::Fact;
 use proptest::test_runner::FileFailurePersistence;
-use world::{Mutation, World};
+use run::{Mutation, SimulationRun};
 
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
@@ -37,7 +37,7 @@ fn from_environment(name: &str) -> Option<u64> {
 #[test]
 fn the_promises_hold_for_random_seeds() {
     if let Some(seed) = from_environment("RIALTO_SIMULATION_SEED") {
-        let history = World::new(seed, None).run();
+        let history = SimulationRun::new(seed, None).run();
         let wrongs = check::check(&history);
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", history.print()).expect("stdout is there");
@@ -57,9 +57,10 @@ fn the_promises_hold_for_random_seeds() {
                         .step_by(threads as usize)
                         .filter_map(|seed| {
                             // A machine that panics is a finding like any other, and must name its seed.
-                            let wrongs =
-                                std::panic::catch_unwind(|| check::check(&World::new(seed, None).run()))
-                                    .unwrap_or_else(|_| vec!["a machine panicked".into()]);
+                            let wrongs = std::panic::catch_unwind(|| {
+                                check::check(&SimulationRun::new(seed, None).run())
+                            })
+                            .unwrap_or_else(|_| vec!["a machine panicked".into()]);
                             (!wrongs.is_empty()).then(|| format!("seed {seed}: {}", wrongs.join("; ")))
                         })
                         .take(5)
@@ -82,7 +83,12 @@ fn the_promises_hold_for_random_seeds() {
 /// The first seed whose history the judge finds fault with.
 fn caught(mutation: Mutation, within: u64) -> (u64, Vec<String>) {
     (0..within)
-        .map(|seed| (seed, check::check(&World::new(seed, Some(mutation)).run())))
+        .map(|seed| {
+            (
+                seed,
+                check::check(&SimulationRun::new(seed, Some(mutation)).run()),
+            )
+        })
         .find(|(_, wrongs)| !wrongs.is_empty())
         .unwrap_or_else(|| panic!("{mutation:?} went unnoticed in {within} seeds"))
 }
@@ -203,7 +209,7 @@ fn the_promises_hold_for_the_corpus() {
 
 #[test]
 fn a_tape_decides_what_happens() {
-    let history = |tape: &[u8]| World::on_tape(tape).run().print();
+    let history = |tape: &[u8]| SimulationRun::on_tape(tape).run().print();
     assert_eq!(history(&[0; 40]), history(&[0; 40]));
     assert_ne!(history(&[0; 40]), history(&[1; 40]));
 }
@@ -211,8 +217,8 @@ fn a_tape_decides_what_happens() {
 #[test]
 fn a_seed_gives_the_same_history_twice() {
     assert_eq!(
-        World::new(7, None).run().print(),
-        World::new(7, None).run().print()
+        SimulationRun::new(7, None).run().print(),
+        SimulationRun::new(7, None).run().print()
     );
 }
 
@@ -221,7 +227,7 @@ fn a_seed_gives_the_same_history_twice() {
 fn the_simulation_reaches_every_corner() {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for seed in 0..150 {
-        for (_, fact) in World::new(seed, None).run().facts {
+        for (_, fact) in SimulationRun::new(seed, None).run().facts {
             let word = match fact {
                 Fact::Ended {
                     reason: Some(reason), ..

@@ -16,8 +16,8 @@ use serde_json::Value;
 use crate::clients::Declares;
 use crate::history::{Fact, ID};
 use crate::listens::Listen;
-use crate::tasks::Look;
-use crate::world::{Event, World, message, meta, value_of};
+use crate::run::{Event, SimulationRun, message, meta, value_of};
+use crate::tasks::TaskUse;
 
 /// Modern requests are sessions to a backend. In the history their numbers distinguish them from those of clients.
 pub(crate) const FIRST: usize = 1_000_000;
@@ -30,7 +30,7 @@ const SIBLINGS: Duration = Duration::from_millis(20);
 
 /// One modern request and its client's end of it.
 #[derive(Debug)]
-pub(crate) struct Trip {
+pub(crate) struct ModernCall {
     seat: usize,
     pub(crate) backend: usize,
     modern_request: ModernRequest,
@@ -38,7 +38,7 @@ pub(crate) struct Trip {
     root: usize,
     post: usize,
     token: Option<String>,
-    state: TripState,
+    state: ModernCallState,
     /// When the first question came that its client was not given yet.
     asked_at: Option<Moment>,
     /// The last round that it was parked in.
@@ -47,53 +47,59 @@ pub(crate) struct Trip {
     events: u64,
     keys: Vec<String>,
     pub(crate) listen: Option<Listen>,
-    look: Option<Look>,
+    look: Option<TaskUse>,
     pub(crate) tells: VecDeque<Tell>,
     pub(crate) tells_at: Moment,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TripState {
+enum ModernCallState {
     Waiting,
     Reading,
     Parked { round: u32, until: Moment },
     Gone,
 }
 
-impl Trip {
+impl ModernCall {
     pub(crate) fn dismiss(&mut self) {
         self.modern_request.end_listen();
     }
 }
 
-impl World {
+impl SimulationRun {
     pub(crate) fn modern_client_acts(&mut self, seat: usize) {
-        let own = |trip: &Trip| trip.seat == seat;
+        let own = |modern_call: &ModernCall| modern_call.seat == seat;
         match self.dice.below(100) {
             0..40 => self.start_one(seat),
             40..45 => self.modern_client_listens(seat),
             45..53 => {
-                let attached = self.some_trip(|trip| {
-                    own(trip) && matches!(trip.state, TripState::Waiting | TripState::Reading)
+                let attached = self.some_modern_call(|modern_call| {
+                    own(modern_call)
+                        && matches!(
+                            modern_call.state,
+                            ModernCallState::Waiting | ModernCallState::Reading
+                        )
                 });
                 if let Some(at) = attached {
-                    let trip = &mut self.trips[at];
-                    trip.state = TripState::Gone;
-                    trip.modern_request.handle_disconnect();
-                    let post = trip.post;
+                    let modern_call = &mut self.modern_calls[at];
+                    modern_call.state = ModernCallState::Gone;
+                    modern_call.modern_request.handle_disconnect();
+                    let post = modern_call.post;
                     self.note(Fact::HungUp { post });
                     self.serve_modern_request(at);
                 }
             }
             53..80 => {
-                let parked =
-                    self.some_trip(|trip| own(trip) && matches!(trip.state, TripState::Parked { .. }));
+                let parked = self.some_modern_call(|modern_call| {
+                    own(modern_call) && matches!(modern_call.state, ModernCallState::Parked { .. })
+                });
                 if let Some(at) = parked {
                     self.come_back(at);
                 }
             }
             80..83 => {
-                let past = self.some_trip(|trip| own(trip) && trip.round.is_some());
+                let past =
+                    self.some_modern_call(|modern_call| own(modern_call) && modern_call.round.is_some());
                 if let Some(at) = past {
                     self.come_too_late(at);
                 }
@@ -103,9 +109,9 @@ impl World {
         }
     }
 
-    fn some_trip(&mut self, wanted: impl Fn(&Trip) -> bool) -> Option<usize> {
-        let found: Vec<usize> = (0..self.trips.len())
-            .filter(|at| wanted(&self.trips[*at]))
+    fn some_modern_call(&mut self, wanted: impl Fn(&ModernCall) -> bool) -> Option<usize> {
+        let found: Vec<usize> = (0..self.modern_calls.len())
+            .filter(|at| wanted(&self.modern_calls[*at]))
             .collect();
         self.dice.pick(&found).copied()
     }
@@ -155,10 +161,10 @@ impl World {
         method: &'static str,
         extra: &str,
         classified: Classified,
-        look: Option<Look>,
+        look: Option<TaskUse>,
     ) -> (usize, String) {
         let (backend, principal, accepts) = self.seats[seat].traits();
-        let index = self.trips.len();
+        let index = self.modern_calls.len();
         let post = self.posts.len();
         let (sent, id, token, template) = self.modern_text(method, post, extra, seat);
         let session = FIRST + index;
@@ -175,14 +181,14 @@ impl World {
         let key = protocol::exchange::SessionKey(session as u64);
         let (modern_request, asks) = ModernRequest::new(key, client, self.now, sent, classified, accepts);
         let connection = self.new_connection();
-        self.trips.push(Trip {
+        self.modern_calls.push(ModernCall {
             seat,
             backend,
             modern_request,
             root: post,
             post,
             token,
-            state: TripState::Waiting,
+            state: ModernCallState::Waiting,
             asked_at: None,
             connection,
             events: 0,
@@ -201,17 +207,17 @@ impl World {
 
     /// Returns the backend of a modern request, and its principal.
     pub(crate) fn trip_home(&self, at: usize) -> (usize, &'static str) {
-        let trip = &self.trips[at];
-        (trip.backend, self.seats[trip.seat].traits().1)
+        let modern_call = &self.modern_calls[at];
+        (modern_call.backend, self.seats[modern_call.seat].traits().1)
     }
 
     /// Comes back to a round that was answered, given up or has ended: nothing may come of it.
     fn come_too_late(&mut self, at: usize) {
-        let trip = &self.trips[at];
-        let (Some(round), seat) = (trip.round, trip.seat) else {
+        let modern_call = &self.modern_calls[at];
+        let (Some(round), seat) = (modern_call.round, modern_call.seat) else {
             return;
         };
-        if matches!(trip.state, TripState::Parked { round: open, .. } if open == round) {
+        if matches!(modern_call.state, ModernCallState::Parked { round: open, .. } if open == round) {
             return;
         }
         let post = self.posts.len();
@@ -219,7 +225,7 @@ impl World {
         let (sent, _, _, _) = self.modern_text("tools/call", post, extra, seat);
         let accepts = self.seats[seat].traits().2;
         let now = self.now;
-        if self.trips[at]
+        if self.modern_calls[at]
             .modern_request
             .retry(now, message(&sent), round, accepts)
             .is_ok()
@@ -232,7 +238,7 @@ impl World {
 
     /// Comes back with answers: to all questions, to some, or with a round that is over.
     fn come_back(&mut self, at: usize) {
-        let TripState::Parked { round, .. } = self.trips[at].state else {
+        let ModernCallState::Parked { round, .. } = self.modern_calls[at].state else {
             return;
         };
         let stale = round > 0 && self.dice.percent(10);
@@ -240,7 +246,7 @@ impl World {
         let changed = self.dice.percent(5);
         let post = self.posts.len();
         let mut answers = Vec::new();
-        for key in self.trips[at].keys.clone() {
+        for key in self.modern_calls[at].keys.clone() {
             if self.dice.percent(85) {
                 let nonce = self.next_nonce;
                 self.next_nonce += 1;
@@ -260,13 +266,13 @@ impl World {
             responses.join(",")
         );
         let method = if other { "prompts/get" } else { "tools/call" };
-        let seat = self.trips[at].seat;
+        let seat = self.modern_calls[at].seat;
         let (sent, id, token, template) = self.modern_text(method, post, &extra, seat);
         let accepts = self.seats[seat].traits().2;
         let (stale, other) = (stale, other || changed);
         let asked = if stale { round - 1 } else { round };
         let now = self.now;
-        let taken = self.trips[at]
+        let taken = self.modern_calls[at]
             .modern_request
             .retry(now, message(&sent), asked, accepts);
         match taken {
@@ -278,10 +284,10 @@ impl World {
                 what: format!("a retry was refused: {refusal:?}"),
             }),
             Ok(asks) => {
-                let (root, backend) = (self.trips[at].root, self.trips[at].backend);
+                let (root, backend) = (self.modern_calls[at].root, self.modern_calls[at].backend);
                 // The questions that are left wait anew, for those that the answers lead to.
-                if answers.len() < self.trips[at].keys.len() {
-                    self.trips[at].asked_at.get_or_insert(now);
+                if answers.len() < self.modern_calls[at].keys.len() {
+                    self.modern_calls[at].asked_at.get_or_insert(now);
                 }
                 for (_, nonce) in answers {
                     self.note(Fact::Replied {
@@ -293,13 +299,13 @@ impl World {
                 let state = (FIRST + at, limit);
                 self.post_modern(state, &id, "tools/call", template, true, Some(root));
                 let connection = self.new_connection();
-                let trip = &mut self.trips[at];
-                trip.state = TripState::Waiting;
-                trip.post = post;
-                trip.token = token;
-                trip.connection = connection;
-                trip.events = 0;
-                trip.keys.clear();
+                let modern_call = &mut self.modern_calls[at];
+                modern_call.state = ModernCallState::Waiting;
+                modern_call.post = post;
+                modern_call.token = token;
+                modern_call.connection = connection;
+                modern_call.events = 0;
+                modern_call.keys.clear();
                 for ask in asks {
                     self.send_ask(backend, ask);
                 }
@@ -309,61 +315,61 @@ impl World {
     }
 
     pub(crate) fn expire_modern_requests(&mut self) {
-        for at in 0..self.trips.len() {
-            if let TripState::Parked { until, .. } = self.trips[at].state
+        for at in 0..self.modern_calls.len() {
+            if let ModernCallState::Parked { until, .. } = self.modern_calls[at].state
                 && until <= self.now
             {
-                self.trips[at].state = TripState::Gone;
-                self.trips[at].modern_request.handle_tick(self.now);
+                self.modern_calls[at].state = ModernCallState::Gone;
+                self.modern_calls[at].modern_request.handle_tick(self.now);
                 self.serve_modern_request(at);
             }
         }
     }
 
     pub(crate) fn tell_modern_request(&mut self, at: usize) {
-        if let Some(tell) = self.trips[at].tells.pop_front() {
+        if let Some(tell) = self.modern_calls[at].tells.pop_front() {
             let now = self.now;
-            let trip = &mut self.trips[at];
+            let modern_call = &mut self.modern_calls[at];
             if matches!(tell, Tell::Question { .. }) {
-                trip.asked_at.get_or_insert(now);
+                modern_call.asked_at.get_or_insert(now);
             }
-            trip.modern_request.handle_tell(now, tell);
+            modern_call.modern_request.handle_tell(now, tell);
             self.serve_modern_request(at);
         }
     }
 
     pub(crate) fn serve_modern_request(&mut self, at: usize) {
         self.poll_modern_request(at);
-        while let Some(output) = self.trips[at].modern_request.poll_output() {
+        while let Some(output) = self.modern_calls[at].modern_request.poll_output() {
             match output {
                 modern_request::Output::Wake => self.poll_modern_request(at),
-                modern_request::Output::Ask(ask) => self.send_ask(self.trips[at].backend, ask),
+                modern_request::Output::Ask(ask) => self.send_ask(self.modern_calls[at].backend, ask),
                 modern_request::Output::Ended(_) => {}
             }
         }
     }
 
     fn poll_modern_request(&mut self, at: usize) {
-        let trip = &mut self.trips[at];
+        let modern_call = &mut self.modern_calls[at];
         let mut asked = None;
-        if trip.state == TripState::Waiting {
-            match trip.modern_request.poll_answer(self.now) {
+        if modern_call.state == ModernCallState::Waiting {
+            match modern_call.modern_request.poll_answer(self.now) {
                 Answer::Waiting => {}
                 Answer::Complete { body, .. } => {
-                    trip.state = TripState::Gone;
+                    modern_call.state = ModernCallState::Gone;
                     return self.modern_request_ended(at, &body);
                 }
                 Answer::Ask { round } => asked = Some(round),
-                Answer::Stream => trip.state = TripState::Reading,
+                Answer::Stream => modern_call.state = ModernCallState::Reading,
             }
         }
-        let trip = &mut self.trips[at];
-        if trip.state == TripState::Reading {
+        let modern_call = &mut self.modern_calls[at];
+        if modern_call.state == ModernCallState::Reading {
             let mut out = BytesMut::new();
-            let reading = trip.modern_request.read(self.now, &mut out);
+            let reading = modern_call.modern_request.read(self.now, &mut out);
             match reading {
                 Reading::Open => {}
-                Reading::Ended => trip.state = TripState::Gone,
+                Reading::Ended => modern_call.state = ModernCallState::Gone,
                 Reading::Ask { round } => asked = Some(round),
             }
             let text = String::from_utf8(out.to_vec()).expect("events are text");
@@ -371,7 +377,7 @@ impl World {
                 self.modern_request_received(at, data);
             }
         }
-        if let Some(due) = self.trips[at]
+        if let Some(due) = self.modern_calls[at]
             .modern_request
             .next_deadline()
             .filter(|_| asked.is_none())
@@ -379,16 +385,16 @@ impl World {
             self.plan_at(due, Event::Questions(at));
         }
         if let Some(round) = asked {
-            let asked_at = self.trips[at].asked_at.take();
+            let asked_at = self.modern_calls[at].asked_at.take();
             if asked_at.is_some_and(|at| self.now.since(at) < SIBLINGS) {
                 self.note(Fact::Wrong {
                     what: "a question did not wait for those asked with it".into(),
                 });
             }
             let until = self.now.after(PARKED_FOR);
-            let body = self.trips[at].modern_request.park("sealed", until);
-            self.trips[at].state = TripState::Parked { round, until };
-            self.trips[at].round = Some(round);
+            let body = self.modern_calls[at].modern_request.park("sealed", until);
+            self.modern_calls[at].state = ModernCallState::Parked { round, until };
+            self.modern_calls[at].round = Some(round);
             self.modern_request_ended(at, &body);
         }
     }
@@ -400,11 +406,13 @@ impl World {
         }
         let post = meta(&value, "of").map(|of| of as usize);
         self.note_received(at, meta(&value, "seq"), post);
-        if self.trips[at].listen.is_some() {
+        if self.modern_calls[at].listen.is_some() {
             return self.listen_received(at, &value);
         }
         let token = value["params"]["progressToken"].to_string();
-        if value["method"] == "notifications/progress" && self.trips[at].token.as_deref() != Some(&token) {
+        if value["method"] == "notifications/progress"
+            && self.modern_calls[at].token.as_deref() != Some(&token)
+        {
             self.note(Fact::Wrong {
                 what: format!("progress came with another token: {data}"),
             });
@@ -412,9 +420,9 @@ impl World {
     }
 
     fn note_received(&mut self, at: usize, seq: Option<u64>, post: Option<usize>) {
-        let trip = &mut self.trips[at];
-        trip.events += 1;
-        let (connection, number) = (trip.connection, trip.events);
+        let modern_call = &mut self.modern_calls[at];
+        modern_call.events += 1;
+        let (connection, number) = (modern_call.connection, modern_call.events);
         self.note(Fact::ClientRead {
             session: FIRST + at,
             connection,
@@ -429,12 +437,12 @@ impl World {
         let value = value_of(body);
         let asks = value["result"]["resultType"] == "input_required";
         let mut reason = value["error"]["data"]["reason"].as_str().map(str::to_owned);
-        let look = self.trips[at].look;
+        let look = self.modern_calls[at].look;
         reason = reason.or(self.note_task(at, look, &value));
         if value["error"]["code"] == -32021 && look.is_none() {
             reason = Some("incapable".into());
         }
-        if self.trips[at].listen.is_some() {
+        if self.modern_calls[at].listen.is_some() {
             reason = reason.or(Some("listen closed".into()));
         }
         let task_asks = look.is_some() && value["result"]["inputRequests"].is_object();
@@ -444,19 +452,19 @@ impl World {
                 self.note_received(at, seq, post);
             }
         }
-        if asks && self.backends[self.trips[at].backend].era == Some(Era::Legacy) {
+        if asks && self.backends[self.modern_calls[at].backend].era == Some(Era::Legacy) {
             reason = Some("input_required".into());
             let questions = value["result"]["inputRequests"]
                 .as_object()
                 .cloned()
                 .unwrap_or_default();
-            self.trips[at].keys = questions.keys().cloned().collect();
+            self.modern_calls[at].keys = questions.keys().cloned().collect();
             for question in questions.values() {
                 let (seq, post) = sent_by(question);
                 self.note_received(at, seq, post);
             }
         }
-        let post = self.trips[at].post;
+        let post = self.modern_calls[at].post;
         let body = String::from_utf8_lossy(body).into_owned();
         self.note(Fact::Ended {
             session: FIRST + at,

@@ -93,7 +93,7 @@ enum Cancelled {
     Rambles,
 }
 
-/// Until then: for ever, as far as a simulated world goes.
+/// How long such a server goes on about a call.
 const RAMBLING: Duration = Duration::from_secs(45);
 
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::dice::Dice;
 use crate::history::{Fact, ID};
 use crate::modern_requests::FIRST;
+use crate::run::SimulationRun;
 use crate::server::Act;
-use crate::world::World;
 
 /// Returns what the tool of a server declares about tasks, if the server has such.
 pub(crate) fn support(dice: &mut Dice) -> Option<&'static str> {
@@ -309,7 +309,7 @@ impl TaskBook {
 
 /// A task that a client was given.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct ClientTask {
     id: String,
     backend: usize,
     principal: &'static str,
@@ -318,13 +318,13 @@ pub(crate) struct Given {
 
 /// What a client does about a task.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Look {
+pub(crate) struct TaskUse {
     given: usize,
     foreign: bool,
     method: &'static str,
 }
 
-impl World {
+impl SimulationRun {
     /// A client requests a task of its own, or of another client.
     pub(crate) fn look_after_a_task(&mut self, seat: usize) {
         let (backend, principal, _) = self.seats[seat].traits();
@@ -353,10 +353,10 @@ impl World {
             _ => format!(r#""taskId":"{}","#, given.id),
         };
         if method == "tasks/update" && !foreign {
-            let session = FIRST + self.trips.len();
+            let session = FIRST + self.modern_calls.len();
             self.note(Fact::Replied { session, nonce });
         }
-        let look = Look {
+        let look = TaskUse {
             given: at,
             foreign,
             method,
@@ -371,13 +371,13 @@ impl World {
     }
 
     /// Takes note of the tasks in an answer. Returns why it is no answer of a server, if it is none.
-    pub(crate) fn note_task(&mut self, at: usize, look: Option<Look>, value: &Value) -> Option<String> {
+    pub(crate) fn note_task(&mut self, at: usize, look: Option<TaskUse>, value: &Value) -> Option<String> {
         let result = &value["result"];
         let (backend, principal) = self.trip_home(at);
         if result["resultType"] == "task"
             && let Some(id) = result["taskId"].as_str()
         {
-            self.given.push(Given {
+            self.given.push(ClientTask {
                 id: id.into(),
                 backend,
                 principal,

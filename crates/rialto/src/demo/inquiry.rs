@@ -2,7 +2,7 @@
 //! of the server's own, or an `input_required` result) is the era's business.
 use serde_json::{Value, json};
 
-use super::tools::{Next, failure, said};
+use super::tools::{ToolStep, failure, text_result};
 
 #[derive(Debug)]
 pub(super) enum Inquiry {
@@ -93,21 +93,25 @@ impl Inquiry {
     }
 
     /// Goes on with a checked answer, or with the reason why there is none.
-    pub(super) fn resume(self, answer: Result<Value, String>) -> Next {
+    pub(super) fn resume(self, answer: Result<Value, String>) -> ToolStep {
         let answer = match answer.and_then(|answer| self.check(&answer).map(|()| answer)) {
             Ok(answer) => answer,
-            Err(why) => return Next::Done(failure(&format!("{}: {why}", self.method()))),
+            Err(why) => return ToolStep::Done(failure(&format!("{}: {why}", self.method()))),
         };
         let words = answer["content"]["answer"].as_str().unwrap_or_default();
         let accepted = answer["action"] == "accept";
         match self {
-            Inquiry::Answer { .. } if accepted => Next::Done(said(&format!("The answer was: {words}"))),
-            Inquiry::First if accepted => Next::Ask(Inquiry::Second {
+            Inquiry::Answer { .. } if accepted => {
+                ToolStep::Done(text_result(&format!("The answer was: {words}")))
+            }
+            Inquiry::First if accepted => ToolStep::Ask(Inquiry::Second {
                 first: words.to_owned(),
             }),
-            Inquiry::Second { first } if accepted => Next::Done(said(&format!("From {first} to {words}."))),
+            Inquiry::Second { first } if accepted => {
+                ToolStep::Done(text_result(&format!("From {first} to {words}.")))
+            }
             Inquiry::Answer { .. } | Inquiry::First | Inquiry::Second { .. } => {
-                Next::Done(said(if answer["action"] == "decline" {
+                ToolStep::Done(text_result(if answer["action"] == "decline" {
                     "The user declined to answer."
                 } else {
                     "The user cancelled the question."
@@ -115,14 +119,17 @@ impl Inquiry {
             }
             Inquiry::Completion { .. } => {
                 let model = answer["model"].as_str().unwrap_or_default();
-                Next::Done(said(&format!("{model} said: {}", spoken(&answer["content"]))))
+                ToolStep::Done(text_result(&format!(
+                    "{model} said: {}",
+                    spoken(&answer["content"])
+                )))
             }
             Inquiry::Roots => {
                 let roots = answer["roots"].as_array().map(Vec::as_slice).unwrap_or_default();
                 let uris: Vec<&str> = roots.iter().filter_map(|root| root["uri"].as_str()).collect();
-                let mut result = said(&format!("{} roots: {}", uris.len(), uris.join(", ")));
+                let mut result = text_result(&format!("{} roots: {}", uris.len(), uris.join(", ")));
                 result["structuredContent"] = json!({"roots": roots});
-                Next::Done(result)
+                ToolStep::Done(result)
             }
         }
     }

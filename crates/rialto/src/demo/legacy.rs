@@ -12,7 +12,7 @@ use super::inquiry::Inquiry;
 use super::lookup;
 use super::machine::Scene;
 use super::message::{self, Object, Refusal, Request, text};
-use super::tools::{self, Caller, Next, Pause};
+use super::tools::{self, Caller, Pause, ToolStep};
 use super::{MAX_CALLS, resources};
 
 #[derive(Debug, Default)]
@@ -83,7 +83,7 @@ impl Legacy {
             (_, Some(session)) => session,
         };
         let known = Method::parse(method.as_bytes());
-        if let Some(answer) = lookup::answer(known, &params, scene.world) {
+        if let Some(answer) = lookup::answer(known, &params, scene.state) {
             return answer.map(Some);
         }
         match known {
@@ -149,14 +149,14 @@ impl Legacy {
         if self.calls.len() >= MAX_CALLS {
             return Err(Refusal::Busy("calls"));
         }
-        let call = tools::Call::read(params, scene.world)?;
+        let call = tools::Call::read(params, scene.state)?;
         let progress_token = message::progress_token(params)?;
         let caller = Caller {
             version: session.version,
             capabilities: &session.capabilities,
         };
         let mut effects = Vec::new();
-        let next = call.start(&caller, scene.world, &mut effects)?;
+        let next = call.start(&caller, scene.state, &mut effects)?;
         self.advance(scene, id, progress_token, next, effects);
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Legacy {
         scene: &mut Scene<'_>,
         id: Value,
         progress_token: Option<Value>,
-        next: Next,
+        next: ToolStep,
         effects: Vec<Effect>,
     ) {
         let Some(session) = &self.session else { return };
@@ -177,12 +177,12 @@ impl Legacy {
                 .extend(session.notification(effect, progress_token.as_ref()));
         }
         let stage = match next {
-            Next::Done(result) => return scene.out.push_back(message::result(id, result)),
-            Next::Wait(pause, then) => Stage::Waiting {
+            ToolStep::Done(result) => return scene.out.push_back(message::result(id, result)),
+            ToolStep::Wait(pause, then) => Stage::Waiting {
                 until: scene.now + pause,
                 pause: then,
             },
-            Next::Ask(inquiry) if inquiry.is_allowed_by(&session.capabilities) => {
+            ToolStep::Ask(inquiry) if inquiry.is_allowed_by(&session.capabilities) => {
                 self.questions_asked += 1;
                 let question = self.questions_asked;
                 scene
@@ -190,7 +190,7 @@ impl Legacy {
                     .push_back(message::request(question, inquiry.method(), inquiry.params()));
                 Stage::Asking { question, inquiry }
             }
-            Next::Ask(inquiry) => {
+            ToolStep::Ask(inquiry) => {
                 let why = format!(
                     "This client did not declare the capability for {}.",
                     inquiry.method()
@@ -266,7 +266,7 @@ impl Legacy {
         };
         // A cancelled call is never answered; a question it had put to the client is moot as well.
         let call = self.calls.remove(position);
-        scene.world.cancelled_calls += 1;
+        scene.state.cancelled_calls += 1;
         tracing::info!(rpc_id = %call.id, "call cancelled by the client");
         match call.stage {
             Stage::Asking { question, .. } => scene.out.push_back(message::notification(

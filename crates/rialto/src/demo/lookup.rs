@@ -4,22 +4,22 @@ use protocol::method::Method;
 use serde_json::{Value, json};
 
 use super::message::{Object, Refusal, text};
-use super::tools::{self, World};
+use super::tools::{self, DemoState};
 use super::{prompts, resources};
 
 pub(super) const INSTRUCTIONS: &str =
     "A demo of every MCP feature. Start with the tool echo; ask, count and touch show the rest.";
 
 /// Returns the answer to a request that both eras answer alike, or nothing for any other method.
-pub(super) fn answer(method: Method, params: &Object, world: &World) -> Option<Result<Value, Refusal>> {
+pub(super) fn answer(method: Method, params: &Object, state: &DemoState) -> Option<Result<Value, Refusal>> {
     let page = first_page(params);
     Some(match method {
-        Method::ToolsList => page.map(|()| tools::list(world)),
+        Method::ToolsList => page.map(|()| tools::list(state)),
         Method::PromptsList => page.map(|()| prompts::list()),
         Method::PromptsGet => prompts::fetch(params),
         Method::ResourcesList => page.map(|()| resources::list()),
         Method::ResourcesTemplatesList => page.map(|()| resources::templates()),
-        Method::ResourcesRead => text(params, "uri").and_then(|uri| resources::read(uri, world)),
+        Method::ResourcesRead => text(params, "uri").and_then(|uri| resources::read(uri, state)),
         Method::CompletionComplete => prompts::complete(params),
         _ => return None,
     })

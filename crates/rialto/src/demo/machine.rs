@@ -10,7 +10,7 @@ use super::DemoEra;
 use super::legacy::Legacy;
 use super::message::{self, Message, Refusal};
 use super::modern::{self, Modern};
-use super::tools::World;
+use super::tools::DemoState;
 
 /// Messages in one batch: all their answers are held at once.
 const MAX_BATCH: usize = 100;
@@ -19,7 +19,7 @@ const MAX_BATCH: usize = 100;
 pub(super) struct Machine {
     spoken: Spoken,
     tokens: fn() -> String,
-    world: World,
+    state: DemoState,
     out: VecDeque<Value>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Machine {
 #[derive(Debug)]
 pub(super) struct Scene<'a> {
     pub(super) now: Duration,
-    pub(super) world: &'a mut World,
+    pub(super) state: &'a mut DemoState,
     pub(super) out: &'a mut VecDeque<Value>,
 }
 
@@ -59,7 +59,7 @@ impl Machine {
         Machine {
             spoken,
             tokens,
-            world: World::default(),
+            state: DemoState::default(),
             out: VecDeque::new(),
         }
     }
@@ -79,7 +79,7 @@ impl Machine {
     pub(super) fn handle_deadline(&mut self, now: Duration) {
         let mut scene = Scene {
             now,
-            world: &mut self.world,
+            state: &mut self.state,
             out: &mut self.out,
         };
         match &mut self.spoken {
@@ -131,7 +131,7 @@ impl Machine {
     fn handle_message(&mut self, now: Duration, message: Message) {
         let scene = &mut Scene {
             now,
-            world: &mut self.world,
+            state: &mut self.state,
             out: &mut self.out,
         };
         match message {

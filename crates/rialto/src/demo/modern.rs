@@ -12,7 +12,7 @@ use super::lookup;
 use super::machine::Scene;
 use super::message::{self, Object, Refusal, Request, text};
 use super::resources;
-use super::tools::{self, Caller, Next, Pause};
+use super::tools::{self, Caller, Pause, ToolStep};
 use envelope::Envelope;
 use listening::Listen;
 use parked::Parked;
@@ -105,7 +105,7 @@ impl Modern {
         }
         let envelope = Envelope::read(&params)?;
         let known = Method::parse(method.as_bytes());
-        if let Some(answer) = lookup::answer(known, &params, scene.world) {
+        if let Some(answer) = lookup::answer(known, &params, scene.state) {
             let result = answer?;
             return Ok(Some(match known {
                 Method::PromptsGet | Method::CompletionComplete => complete(result),
@@ -120,7 +120,7 @@ impl Modern {
                 let asked = Asked {
                     id,
                     envelope,
-                    call: tools::Call::read(&params, scene.world)?,
+                    call: tools::Call::read(&params, scene.state)?,
                 };
                 self.call(scene, asked, &params)?;
             }
@@ -176,7 +176,7 @@ impl Modern {
                     version: Version::NEWEST_MODERN,
                     capabilities,
                 };
-                asked.call.start(&caller, scene.world, &mut effects)?
+                asked.call.start(&caller, scene.state, &mut effects)?
             }
         };
         self.advance(scene, asked, next, effects)
@@ -187,24 +187,24 @@ impl Modern {
         &mut self,
         scene: &mut Scene<'_>,
         asked: Asked,
-        next: Next,
+        next: ToolStep,
         effects: Vec<Effect>,
     ) -> Result<(), Refusal> {
         for effect in effects {
             self.publish(scene, effect, &asked.envelope);
         }
         match next {
-            Next::Done(result) => scene.out.push_back(message::result(asked.id, complete(result))),
-            Next::Wait(pause, then) => self.calls.push(Running {
+            ToolStep::Done(result) => scene.out.push_back(message::result(asked.id, complete(result))),
+            ToolStep::Wait(pause, then) => self.calls.push(Running {
                 asked,
                 until: scene.now + pause,
                 pause: then,
             }),
-            Next::Ask(inquiry) if inquiry.is_allowed_by(&asked.envelope.capabilities) => {
+            ToolStep::Ask(inquiry) if inquiry.is_allowed_by(&asked.envelope.capabilities) => {
                 let result = self.parked.park(scene.now, asked.call, inquiry);
                 scene.out.push_back(message::result(asked.id, introduced(result)));
             }
-            Next::Ask(inquiry) => return Err(Refusal::MissingCapability(inquiry.required_capability())),
+            ToolStep::Ask(inquiry) => return Err(Refusal::MissingCapability(inquiry.required_capability())),
         }
         Ok(())
     }
@@ -267,7 +267,7 @@ impl Modern {
         self.listens.retain(|listen| listen.id() != id);
         if let Some(position) = self.calls.iter().position(|call| call.asked.id == *id) {
             self.calls.remove(position);
-            scene.world.cancelled_calls += 1;
+            scene.state.cancelled_calls += 1;
             tracing::info!(rpc_id = %id, "call cancelled by the client");
         }
     }

@@ -2,7 +2,7 @@
 use serde_json::{Value, json};
 
 use super::message::Refusal;
-use super::tools::World;
+use super::tools::DemoState;
 
 pub(super) const README: &str = "demo://readme";
 pub(super) const COUNTER: &str = "demo://counter";
@@ -39,10 +39,10 @@ pub(super) fn is_subscribable(uri: &str) -> bool {
     [README, COUNTER, LOGO].contains(&uri)
 }
 
-pub(super) fn read(uri: &str, world: &World) -> Result<Value, Refusal> {
+pub(super) fn read(uri: &str, state: &DemoState) -> Result<Value, Refusal> {
     let content = match uri {
         README => json!({"uri": uri, "mimeType": "text/markdown", "text": README_TEXT}),
-        COUNTER => json!({"uri": uri, "mimeType": "text/plain", "text": world.counter.to_string()}),
+        COUNTER => json!({"uri": uri, "mimeType": "text/plain", "text": state.counter.to_string()}),
         LOGO => json!({"uri": uri, "mimeType": "image/png", "blob": LOGO_PNG}),
         _ => {
             let name = uri.strip_prefix(GREETING_PREFIX).and_then(percent_decoded);

@@ -64,9 +64,9 @@ impl Talk {
 
     /// A request that is answered at once, by one message only.
     fn answer(&mut self, method: &str, params: Value) -> Value {
-        let mut heard = self.ask(method, params);
-        assert_eq!(heard.len(), 1, "one answer to {method}, not {heard:?}");
-        let answer = heard.remove(0);
+        let mut received = self.ask(method, params);
+        assert_eq!(received.len(), 1, "one answer to {method}, not {received:?}");
+        let answer = received.remove(0);
         assert_eq!(answer["id"], self.last_id);
         answer
     }

@@ -19,7 +19,7 @@ mod catalogue;
 
 /// What the tools can change.
 #[derive(Debug, Default)]
-pub(super) struct World {
+pub(super) struct DemoState {
     pub(super) extra_tool: bool,
     pub(super) counter: u64,
     pub(super) cancelled_calls: u64,
@@ -33,7 +33,7 @@ pub(super) struct Caller<'a> {
 }
 
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum ToolStep {
     Done(Value),
     Wait(Duration, Pause),
     Ask(Inquiry),
@@ -54,10 +54,10 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn read(params: &Object, world: &World) -> Result<Call, Refusal> {
+    pub(super) fn read(params: &Object, state: &DemoState) -> Result<Call, Refusal> {
         let name = text(params, "name")?;
         let tool =
-            Tool::named(name, world).ok_or_else(|| Refusal::InvalidParams(format!("unknown tool {name}")))?;
+            Tool::named(name, state).ok_or_else(|| Refusal::InvalidParams(format!("unknown tool {name}")))?;
         let arguments = match params.get("arguments") {
             None => Object::new(),
             Some(Value::Object(arguments)) => arguments.clone(),
@@ -70,27 +70,32 @@ impl Call {
     pub(super) fn start(
         &self,
         caller: &Caller<'_>,
-        world: &mut World,
+        state: &mut DemoState,
         effects: &mut Vec<Effect>,
-    ) -> Result<Next, Refusal> {
-        match self.run(caller, world, effects) {
+    ) -> Result<ToolStep, Refusal> {
+        match self.run(caller, state, effects) {
             Ok(next) => Ok(next),
             // Since 2025-11-25 wrong arguments are a result, so that the model reads why and tries again; before,
             // they were a protocol error ("Error Handling" of the tools page in both revisions).
-            Err(why) if caller.version >= Version::V2025_11_25 => Ok(Next::Done(failure(&why))),
+            Err(why) if caller.version >= Version::V2025_11_25 => Ok(ToolStep::Done(failure(&why))),
             Err(why) => Err(Refusal::InvalidParams(why)),
         }
     }
 
-    fn run(&self, caller: &Caller<'_>, world: &mut World, effects: &mut Vec<Effect>) -> Result<Next, String> {
+    fn run(
+        &self,
+        caller: &Caller<'_>,
+        state: &mut DemoState,
+        effects: &mut Vec<Effect>,
+    ) -> Result<ToolStep, String> {
         let arguments = Arguments(&self.arguments);
-        Ok(Next::Done(match self.tool {
-            Tool::Echo => said(arguments.text("text")?),
+        Ok(ToolStep::Done(match self.tool {
+            Tool::Echo => text_result(arguments.text("text")?),
             Tool::Add => sum(arguments.number("a")?, arguments.number("b")?)?,
             Tool::Count => {
                 let steps = arguments.integer("steps", 1..=1000, 5)?;
                 let delay = Duration::from_millis(arguments.integer("delay_ms", 0..=60_000, 100)?);
-                return Ok(Next::Wait(
+                return Ok(ToolStep::Wait(
                     delay,
                     Pause::Count {
                         done: 0,
@@ -101,29 +106,29 @@ impl Call {
             }
             Tool::Sleep => {
                 let slept = Duration::from_millis(arguments.integer("ms", 0..=600_000, 1000)?);
-                return Ok(Next::Wait(slept, Pause::Sleep { slept }));
+                return Ok(ToolStep::Wait(slept, Pause::Sleep { slept }));
             }
             Tool::Ask => {
                 let question = arguments
                     .optional_text("question")?
                     .unwrap_or("What is your favourite bridge?");
-                return Ok(Next::Ask(Inquiry::Answer {
+                return Ok(ToolStep::Ask(Inquiry::Answer {
                     question: question.to_owned(),
                 }));
             }
-            Tool::AskTwice => return Ok(Next::Ask(Inquiry::First)),
+            Tool::AskTwice => return Ok(ToolStep::Ask(Inquiry::First)),
             Tool::Sample => {
-                return Ok(Next::Ask(Inquiry::Completion {
+                return Ok(ToolStep::Ask(Inquiry::Completion {
                     prompt: arguments.text("prompt")?.to_owned(),
                 }));
             }
-            Tool::Roots => return Ok(Next::Ask(Inquiry::Roots)),
+            Tool::Roots => return Ok(ToolStep::Ask(Inquiry::Roots)),
             Tool::Log => {
                 let name = arguments.optional_text("level")?.unwrap_or("info");
                 let level = LogLevel::parse(name).ok_or_else(|| format!("{name:?} is no log level"))?;
                 let text = arguments.text("message")?.to_owned();
                 effects.push(Effect::Log { level, text });
-                said(&format!("Logged at level {name}."))
+                text_result(&format!("Logged at level {name}."))
             }
             Tool::Image => {
                 json!({"content": [{"type": "image", "data": resources::LOGO_PNG, "mimeType": "image/png"}]})
@@ -131,40 +136,42 @@ impl Call {
             Tool::Link => link(caller.version),
             Tool::Fail => failure("This tool always fails."),
             Tool::Toggle => {
-                world.extra_tool = !world.extra_tool;
+                state.extra_tool = !state.extra_tool;
                 effects.push(Effect::ToolsChanged);
-                said(if world.extra_tool {
+                text_result(if state.extra_tool {
                     "The tool extra is there now."
                 } else {
                     "The tool extra is gone."
                 })
             }
             Tool::Touch => {
-                world.counter = world.counter.saturating_add(1);
+                state.counter = state.counter.saturating_add(1);
                 effects.push(Effect::ResourceUpdated(resources::COUNTER));
-                said(&format!("{} is now {}.", resources::COUNTER, world.counter))
+                text_result(&format!("{} is now {}.", resources::COUNTER, state.counter))
             }
             Tool::Whoami => structured(
                 json!({"pid": std::process::id(), "era": caller.version.era().as_str(), "version": caller.version.as_str(),
-                "clientCapabilities": caller.capabilities, "cancelledCalls": world.cancelled_calls}),
+                "clientCapabilities": caller.capabilities, "cancelledCalls": state.cancelled_calls}),
             ),
-            Tool::Extra => said("You found the extra tool."),
+            Tool::Extra => text_result("You found the extra tool."),
         }))
     }
 }
 
 impl Pause {
     /// Goes on after the wait.
-    pub(super) fn resume(self, effects: &mut Vec<Effect>) -> Next {
+    pub(super) fn resume(self, effects: &mut Vec<Effect>) -> ToolStep {
         match self {
-            Pause::Sleep { slept } => Next::Done(said(&format!("Slept for {} ms.", slept.as_millis()))),
+            Pause::Sleep { slept } => {
+                ToolStep::Done(text_result(&format!("Slept for {} ms.", slept.as_millis())))
+            }
             Pause::Count { done, steps, delay } => {
                 let done = done + 1;
                 effects.push(Effect::Progress { done, total: steps });
                 if done < steps {
-                    Next::Wait(delay, Pause::Count { done, steps, delay })
+                    ToolStep::Wait(delay, Pause::Count { done, steps, delay })
                 } else {
-                    Next::Done(said(&format!("Counted to {steps}.")))
+                    ToolStep::Done(text_result(&format!("Counted to {steps}.")))
                 }
             }
         }
@@ -172,7 +179,7 @@ impl Pause {
 }
 
 /// Returns a result of one text.
-pub(super) fn said(words: &str) -> Value {
+pub(super) fn text_result(words: &str) -> Value {
     json!({"content": [{"type": "text", "text": words}]})
 }
 

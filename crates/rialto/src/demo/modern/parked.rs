@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::demo::inquiry::Inquiry;
 use crate::demo::message::Refusal;
-use crate::demo::tools::{Call, Next};
+use crate::demo::tools::{Call, ToolStep};
 
 const MAX_PARKED: usize = 64;
 const MAX_AGE: Duration = Duration::from_secs(600);
@@ -29,7 +29,7 @@ struct Waiting {
 
 #[derive(Debug)]
 pub(super) enum Resumed {
-    With(Next),
+    With(ToolStep),
     /// The answer was not there yet: the same question once more.
     AskAgain(Value),
 }

@@ -91,10 +91,10 @@ fn every_listed_tool_is_described_and_can_be_called() {
         assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
         assert!(tool["annotations"]["readOnlyHint"].is_boolean(), "{tool}");
         let arguments = json!({"text": "t", "a": 1, "b": 2, "prompt": "p", "message": "m"});
-        let heard = talk.ask("tools/call", call(tool["name"].as_str().unwrap(), arguments));
+        let received = talk.ask("tools/call", call(tool["name"].as_str().unwrap(), arguments));
         assert!(
-            heard.iter().all(|message| message.get("error").is_none()),
-            "{heard:?}"
+            received.iter().all(|message| message.get("error").is_none()),
+            "{received:?}"
         );
     }
 }
@@ -159,17 +159,20 @@ fn counting_reports_progress_under_the_callers_token_and_then_answers() {
     let mut params = call("count", json!({"steps": 2, "delay_ms": 10}));
     params["_meta"] = json!({"progressToken": "p"});
     assert!(talk.ask("tools/call", params.clone()).is_empty());
-    let heard = talk.wait();
-    assert_eq!(heard.len(), 1);
-    assert_eq!(heard[0]["method"], "notifications/progress");
-    assert_eq!(heard[0]["params"]["progressToken"], "p");
+    let received = talk.wait();
+    assert_eq!(received.len(), 1);
+    assert_eq!(received[0]["method"], "notifications/progress");
+    assert_eq!(received[0]["params"]["progressToken"], "p");
     assert_eq!(
-        (&heard[0]["params"]["progress"], &heard[0]["params"]["total"]),
+        (
+            &received[0]["params"]["progress"],
+            &received[0]["params"]["total"]
+        ),
         (&json!(1), &json!(2))
     );
-    let heard = talk.wait();
-    assert_eq!(heard[0]["params"]["progress"], 2);
-    assert_eq!(text_of(&heard[1]["result"]), "Counted to 2.");
+    let received = talk.wait();
+    assert_eq!(received[0]["params"]["progress"], 2);
+    assert_eq!(text_of(&received[1]["result"]), "Counted to 2.");
     assert_eq!(talk.now.as_millis(), 20);
     params["_meta"] = json!({"progressToken": [1]});
     assert_eq!(talk.code("tools/call", params), -32602);
@@ -197,9 +200,9 @@ fn a_cancelled_call_is_never_answered_and_others_go_on() {
         talk.notify("notifications/cancelled", json!({"requestId": "unknown"}))
             .is_empty()
     );
-    let heard = talk.wait();
-    assert_eq!((heard.len(), &heard[0]["id"]), (1, &json!(talk.last_id)));
-    assert_eq!(text_of(&heard[0]["result"]), "Slept for 20 ms.");
+    let received = talk.wait();
+    assert_eq!((received.len(), &received[0]["id"]), (1, &json!(talk.last_id)));
+    assert_eq!(text_of(&received[0]["result"]), "Slept for 20 ms.");
     let caller = talk.result("tools/call", call("whoami", json!({})));
     assert_eq!(caller["structuredContent"]["cancelledCalls"], 1);
 }
@@ -208,9 +211,9 @@ fn a_cancelled_call_is_never_answered_and_others_go_on() {
 fn cancelling_a_call_withdraws_the_question_it_asked() {
     let mut talk = session(json!({"elicitation": {}}));
     let question = talk.ask("tools/call", call("ask", json!({}))).remove(0);
-    let heard = talk.notify("notifications/cancelled", json!({"requestId": talk.last_id}));
-    assert_eq!(heard[0]["method"], "notifications/cancelled");
-    assert_eq!(heard[0]["params"]["requestId"], question["id"]);
+    let received = talk.notify("notifications/cancelled", json!({"requestId": talk.last_id}));
+    assert_eq!(received[0]["method"], "notifications/cancelled");
+    assert_eq!(received[0]["params"]["requestId"], question["id"]);
     assert!(reply(&mut talk, &question, json!({"action": "cancel"})).is_empty());
 }
 
@@ -250,9 +253,9 @@ fn an_asked_user_may_accept_decline_or_cancel() {
             question["params"]["requestedSchema"]["required"],
             json!(["answer"])
         );
-        let heard = reply(&mut talk, &question, answer);
-        assert_eq!((heard.len(), &heard[0]["id"]), (1, &json!(talk.last_id)));
-        assert_eq!(text_of(&heard[0]["result"]), told);
+        let received = reply(&mut talk, &question, answer);
+        assert_eq!((received.len(), &received[0]["id"]), (1, &json!(talk.last_id)));
+        assert_eq!(text_of(&received[0]["result"]), told);
         assert!(
             reply(&mut talk, &question, json!({"action": "cancel"})).is_empty(),
             "answered once only"
@@ -265,9 +268,12 @@ fn an_error_in_place_of_an_answer_becomes_a_failed_result() {
     let mut talk = session(json!({"roots": {}}));
     let question = talk.ask("tools/call", call("roots", json!({}))).remove(0);
     let error = json!({"code": -1, "message": "no"});
-    let heard = talk.say(json!({"jsonrpc": "2.0", "id": question["id"], "error": error}));
-    assert_eq!(heard[0]["result"]["isError"], true);
-    assert_eq!(text_of(&heard[0]["result"]), "roots/list: the client refused: no");
+    let received = talk.say(json!({"jsonrpc": "2.0", "id": question["id"], "error": error}));
+    assert_eq!(received[0]["result"]["isError"], true);
+    assert_eq!(
+        text_of(&received[0]["result"]),
+        "roots/list: the client refused: no"
+    );
 }
 
 #[test]
@@ -282,12 +288,12 @@ fn two_questions_in_a_row_are_two_requests_of_one_call() {
     .remove(0);
     assert_eq!(second["method"], "elicitation/create");
     assert_ne!(first["id"], second["id"]);
-    let heard = reply(
+    let received = reply(
         &mut talk,
         &second,
         json!({"action": "accept", "content": {"answer": "there"}}),
     );
-    assert_eq!(text_of(&heard[0]["result"]), "From here to there.");
+    assert_eq!(text_of(&received[0]["result"]), "From here to there.");
 }
 
 #[test]
@@ -297,13 +303,13 @@ fn two_calls_that_ask_at_once_each_get_their_own_answer() {
         .map(|_| talk.ask("tools/call", call("ask", json!({}))).remove(0))
         .collect();
     for (index, answer) in [(1, "late"), (0, "early")] {
-        let heard = reply(
+        let received = reply(
             &mut talk,
             &questions[index],
             json!({"action": "accept", "content": {"answer": answer}}),
         );
-        assert_eq!(heard[0]["id"], json!(talk.last_id - 1 + index as u64));
-        assert!(text_of(&heard[0]["result"]).ends_with(answer));
+        assert_eq!(received[0]["id"], json!(talk.last_id - 1 + index as u64));
+        assert!(text_of(&received[0]["result"]).ends_with(answer));
     }
 }
 
@@ -315,19 +321,19 @@ fn sampling_and_roots_go_through_the_client() {
         .remove(0);
     assert_eq!(question["method"], "sampling/createMessage");
     assert_eq!(question["params"]["messages"][0]["content"]["text"], "Hi");
-    let said = json!({"role": "assistant", "model": "m", "content": {"type": "text", "text": "Ho"}});
+    let sampled = json!({"role": "assistant", "model": "m", "content": {"type": "text", "text": "Ho"}});
     assert_eq!(
-        text_of(&reply(&mut talk, &question, said)[0]["result"]),
+        text_of(&reply(&mut talk, &question, sampled)[0]["result"]),
         "m said: Ho"
     );
     let question = talk.ask("tools/call", call("roots", json!({}))).remove(0);
     assert_eq!(question["method"], "roots/list");
-    let heard = reply(
+    let received = reply(
         &mut talk,
         &question,
         json!({"roots": [{"uri": "file:///a"}, {"uri": "file:///b"}]}),
     );
-    assert_eq!(text_of(&heard[0]["result"]), "2 roots: file:///a, file:///b");
+    assert_eq!(text_of(&received[0]["result"]), "2 roots: file:///a, file:///b");
 }
 
 #[test]
@@ -345,10 +351,10 @@ fn log_messages_honour_the_level_that_was_set() {
     let mut talk = session(json!({}));
     let log = |level: &str| call("log", json!({"level": level, "message": "m"}));
     assert_eq!(talk.ask("tools/call", log("debug")).len(), 1);
-    let heard = talk.ask("tools/call", log("info"));
-    assert_eq!(heard[0]["method"], "notifications/message");
+    let received = talk.ask("tools/call", log("info"));
+    assert_eq!(received[0]["method"], "notifications/message");
     assert_eq!(
-        (&heard[0]["params"]["level"], &heard[0]["params"]["data"]),
+        (&received[0]["params"]["level"], &received[0]["params"]["data"]),
         (&json!("info"), &json!("m"))
     );
     assert_eq!(
@@ -363,8 +369,8 @@ fn log_messages_honour_the_level_that_was_set() {
 fn the_extra_tool_comes_and_goes_with_a_notice() {
     let mut talk = session(json!({}));
     assert_eq!(talk.code("tools/call", call("extra", json!({}))), -32602);
-    let heard = talk.ask("tools/call", call("toggle_tool", json!({})));
-    assert_eq!(heard[0]["method"], "notifications/tools/list_changed");
+    let received = talk.ask("tools/call", call("toggle_tool", json!({})));
+    assert_eq!(received[0]["method"], "notifications/tools/list_changed");
     assert!(names(&talk.result("tools/list", json!({}))["tools"]).contains(&"extra"));
     talk.result("tools/call", call("extra", json!({})));
     assert_eq!(talk.ask("tools/call", call("toggle_tool", json!({}))).len(), 2);
@@ -377,9 +383,9 @@ fn touching_the_counter_tells_subscribers_only() {
     let counter = json!({"uri": "demo://counter"});
     assert_eq!(talk.ask("tools/call", call("touch", json!({}))).len(), 1);
     assert_eq!(talk.result("resources/subscribe", counter.clone()), json!({}));
-    let heard = talk.ask("tools/call", call("touch", json!({})));
-    assert_eq!(heard[0]["method"], "notifications/resources/updated");
-    assert_eq!(heard[0]["params"], counter);
+    let received = talk.ask("tools/call", call("touch", json!({})));
+    assert_eq!(received[0]["method"], "notifications/resources/updated");
+    assert_eq!(received[0]["params"], counter);
     assert_eq!(
         talk.result("resources/read", counter.clone())["contents"][0]["text"],
         "2"
@@ -457,6 +463,9 @@ fn a_batch_is_taken_in_2025_03_26_only() {
         r#"{"jsonrpc":"2.0","id":1,"method":"ping"},"#.repeat(100)
     );
     assert_eq!(session_in("2025-03-26", json!({})).say_line(&long).len(), 1);
-    let heard = session(json!({})).say_line(batch);
-    assert_eq!((heard.len(), &heard[0]["error"]["code"]), (1, &json!(-32600)));
+    let received = session(json!({})).say_line(batch);
+    assert_eq!(
+        (received.len(), &received[0]["error"]["code"]),
+        (1, &json!(-32600))
+    );
 }

@@ -179,9 +179,9 @@ fn counting_reports_progress_and_ends_in_a_complete_result() {
     params["_meta"]["progressToken"] = json!(7);
     assert!(talk.ask("tools/call", params).is_empty());
     assert_eq!(talk.wait()[0]["params"]["progressToken"], 7);
-    let heard = talk.wait();
-    assert_eq!(heard[0]["params"]["progress"], 2);
-    assert_eq!(heard[1]["result"]["resultType"], "complete");
+    let received = talk.wait();
+    assert_eq!(received[0]["params"]["progress"], 2);
+    assert_eq!(received[1]["result"]["resultType"], "complete");
 }
 
 #[test]
@@ -272,8 +272,11 @@ fn sampling_and_roots_are_asked_for_in_the_same_way() {
         asked["inputRequests"]["completion"]["method"],
         "sampling/createMessage"
     );
-    let said = json!({"role": "assistant", "model": "m", "content": [{"type": "text", "text": "Ho"}]});
-    let result = talk.result("tools/call", retry(params, &asked, json!({"completion": said})));
+    let sampled = json!({"role": "assistant", "model": "m", "content": [{"type": "text", "text": "Ho"}]});
+    let result = talk.result(
+        "tools/call",
+        retry(params, &asked, json!({"completion": sampled})),
+    );
     assert_eq!(text_of(&result), "m said: Ho");
     let params = asking("roots", json!({}));
     let asked = talk.result("tools/call", params.clone());
@@ -403,12 +406,12 @@ fn a_listen_is_acknowledged_tagged_and_ended() {
         "resourceSubscriptions": ["demo://counter", "demo://none", "demo://counter"]});
     let listen = json!({"jsonrpc": "2.0", "id": "l1", "method": "subscriptions/listen",
         "params": bare(json!({"notifications": wanted}))});
-    let heard = talk.say(listen.clone());
-    assert_eq!(heard.len(), 1);
-    assert_eq!(heard[0]["method"], "notifications/subscriptions/acknowledged");
+    let received = talk.say(listen.clone());
+    assert_eq!(received.len(), 1);
+    assert_eq!(received[0]["method"], "notifications/subscriptions/acknowledged");
     let honoured = json!({"toolsListChanged": true, "resourceSubscriptions": ["demo://counter"]});
     assert_eq!(
-        heard[0]["params"],
+        received[0]["params"],
         json!({"notifications": honoured, "_meta": {tag.clone(): "l1"}})
     );
     assert_eq!(talk.say(listen)[0]["error"]["code"], -32600);
@@ -419,18 +422,18 @@ fn a_listen_is_acknowledged_tagged_and_ended() {
     );
     let second = talk.last_id;
 
-    let heard = talk.ask("tools/call", call("touch", json!({})));
-    assert_eq!(heard.len(), 2);
+    let received = talk.ask("tools/call", call("touch", json!({})));
+    assert_eq!(received.len(), 2);
     assert_eq!(
-        heard[0]["params"],
+        received[0]["params"],
         json!({"uri": "demo://counter", "_meta": {tag.clone(): "l1"}})
     );
-    let heard = talk.ask("tools/call", call("toggle_tool", json!({})));
-    assert_eq!(heard.len(), 3);
+    let received = talk.ask("tools/call", call("toggle_tool", json!({})));
+    assert_eq!(received.len(), 3);
     assert_eq!(
         (
-            &heard[0]["params"]["_meta"][&tag],
-            &heard[1]["params"]["_meta"][&tag]
+            &received[0]["params"]["_meta"][&tag],
+            &received[1]["params"]["_meta"][&tag]
         ),
         (&json!("l1"), &json!(second))
     );
@@ -442,10 +445,10 @@ fn a_listen_is_acknowledged_tagged_and_ended() {
     );
     assert_eq!(talk.ask("tools/call", call("touch", json!({}))).len(), 1);
     talk.machine.handle_end();
-    let heard = talk.hear();
-    assert_eq!((heard.len(), &heard[0]["id"]), (1, &json!(second)));
-    assert_eq!(heard[0]["result"]["resultType"], "complete");
-    assert_eq!(heard[0]["result"]["_meta"][&tag], second);
+    let received = talk.hear();
+    assert_eq!((received.len(), &received[0]["id"]), (1, &json!(second)));
+    assert_eq!(received[0]["result"]["resultType"], "complete");
+    assert_eq!(received[0]["result"]["_meta"][&tag], second);
 }
 
 #[test]

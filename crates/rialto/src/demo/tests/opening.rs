@@ -9,9 +9,9 @@ use crate::demo::DemoEra;
 #[test]
 fn a_line_that_is_not_json_is_answered_without_an_id() {
     let mut talk = Talk::new(DemoEra::Both);
-    let heard = talk.say_line("{nonsense");
-    assert_eq!(heard[0]["error"]["code"], -32700);
-    assert!(heard[0].get("id").is_none());
+    let received = talk.say_line("{nonsense");
+    assert_eq!(received[0]["error"]["code"], -32700);
+    assert!(received[0].get("id").is_none());
     assert!(talk.say_line("  \r").is_empty());
     talk.machine.handle_overlong_line(7);
     assert_eq!(talk.hear()[0]["error"]["code"], -32700);
@@ -23,23 +23,23 @@ fn invalid_message_is_an_invalid_request_with_its_id() {
     let malformed_responses = [r#"{"jsonrpc":"2.0","id":3}"#, r#"{"id":3,"result":{}}"#];
     let no_messages = ["7", "[]", "{}", r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#];
     for line in malformed_responses.into_iter().chain(no_messages) {
-        let heard = talk.say_line(line);
-        assert_eq!(heard[0]["error"]["code"], -32600, "{line}");
-        assert!(heard[0].get("id").is_none(), "{line}");
+        let received = talk.say_line(line);
+        assert_eq!(received[0]["error"]["code"], -32600, "{line}");
+        assert!(received[0].get("id").is_none(), "{line}");
     }
     for line in [
         r#"{"id":3,"method":"ping"}"#,
         r#"{"jsonrpc":"2.0","id":3,"method":1}"#,
     ] {
-        let heard = talk.say_line(line);
+        let received = talk.say_line(line);
         assert_eq!(
-            (&heard[0]["error"]["code"], &heard[0]["id"]),
+            (&received[0]["error"]["code"], &received[0]["id"]),
             (&json!(-32600), &json!(3)),
             "{line}"
         );
     }
-    let heard = talk.say_line(r#"{"jsonrpc":"2.0","id":3,"method":"ping","params":[1]}"#);
-    assert_eq!(heard[0]["error"]["code"], -32602);
+    let received = talk.say_line(r#"{"jsonrpc":"2.0","id":3,"method":"ping","params":[1]}"#);
+    assert_eq!(received[0]["error"]["code"], -32602);
 }
 
 #[test]

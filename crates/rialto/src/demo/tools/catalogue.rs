@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::World;
+use super::DemoState;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -34,17 +34,17 @@ static DEFINITIONS: LazyLock<Vec<Value>> = LazyLock::new(|| {
 });
 
 /// Returns the result of `tools/list`, always in the same order.
-pub(in crate::demo) fn list(world: &World) -> Value {
+pub(in crate::demo) fn list(state: &DemoState) -> Value {
     let offered = DEFINITIONS
         .iter()
-        .filter(|tool| world.extra_tool || tool["name"] != "extra");
+        .filter(|tool| state.extra_tool || tool["name"] != "extra");
     json!({"tools": offered.collect::<Vec<_>>()})
 }
 
 impl Tool {
-    pub(in crate::demo) fn named(name: &str, world: &World) -> Option<Tool> {
+    pub(in crate::demo) fn named(name: &str, state: &DemoState) -> Option<Tool> {
         let tool = serde_json::from_value(json!(name)).ok();
-        tool.filter(|tool| world.extra_tool || *tool != Tool::Extra)
+        tool.filter(|tool| state.extra_tool || *tool != Tool::Extra)
     }
 }
 
@@ -54,11 +54,11 @@ mod tests {
 
     #[test]
     fn every_definition_names_a_tool_of_its_own() {
-        let world = World {
+        let state = DemoState {
             extra_tool: true,
-            ..World::default()
+            ..DemoState::default()
         };
-        let named = |definition: &Value| Tool::named(definition["name"].as_str()?, &world);
+        let named = |definition: &Value| Tool::named(definition["name"].as_str()?, &state);
         let tools: Vec<Tool> = DEFINITIONS
             .iter()
             .map(|definition| named(definition).expect("a tool"))

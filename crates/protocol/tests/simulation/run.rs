@@ -1,4 +1,5 @@
-//! The world: real machines, scripted servers, restless clients, one clock, and an agenda of what comes next.
+//! One run: real machines, scripted servers, random clients, one clock, and an agenda of what comes
+//! next.
 //!
 //! Asks and tells travel with small delays, as they do between the gateway's tasks, but never overtake their own kind. The
 //! `mutation` breaks the wiring on purpose, to show that the checker would notice a machine that did so.
@@ -23,9 +24,9 @@ use crate::clients::{Connection, Post, Seat};
 use crate::dice::Dice;
 use crate::eras::Speaks;
 use crate::history::{Fact, History};
-use crate::modern_requests::{self, Trip};
+use crate::modern_requests::{self, ModernCall};
 use crate::server::{Act, Server, Written};
-use crate::tasks::{self, Given};
+use crate::tasks::{self, ClientTask};
 
 /// A way to break the wiring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +113,7 @@ pub(crate) enum Event {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum BackendState {
     Stopped,
     Starting,
     Up,
@@ -132,7 +133,7 @@ pub(crate) struct Backend {
     pub(crate) verdict: Option<Era>,
     /// What its tool declares about tasks, if it has such.
     tasks: Option<&'static str>,
-    state: State,
+    state: BackendState,
     server: Option<Server>,
     epoch: u32,
     inherited: Vec<u64>,
@@ -148,7 +149,7 @@ pub(crate) struct Backend {
 }
 
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct SimulatedSession {
     pub(crate) machine: Session,
     pub(crate) backend: usize,
     pub(crate) closed: bool,
@@ -159,21 +160,21 @@ pub(crate) struct Held {
 }
 
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct SimulationRun {
     pub(crate) now: Moment,
     pub(crate) dice: Dice,
     pub(crate) history: History,
     pub(crate) mutation: Option<Mutation>,
     pub(crate) backends: Vec<Backend>,
     pub(crate) seats: Vec<Seat>,
-    pub(crate) sessions: Vec<Held>,
+    pub(crate) sessions: Vec<SimulatedSession>,
     pub(crate) posts: Vec<Post>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) draining: bool,
     pub(crate) next_nonce: u64,
-    pub(crate) trips: Vec<Trip>,
+    pub(crate) modern_calls: Vec<ModernCall>,
     /// Tasks that clients were given.
-    pub(crate) given: Vec<Given>,
+    pub(crate) given: Vec<ClientTask>,
     pub(crate) next_connection: usize,
     /// Clients that come when all is calm, and whether they were welcomed.
     pub(crate) last_clients: BTreeMap<SessionKey, bool>,
@@ -232,24 +233,24 @@ pub(crate) fn session_limits() -> session::Limits {
     }
 }
 
-impl World {
+impl SimulationRun {
     pub(crate) fn new(seed: u64, mutation: Option<Mutation>) -> Self {
-        Self::thrown_by(Dice::new(seed), mutation)
+        Self::with_dice(Dice::new(seed), mutation)
     }
 
-    /// A world in which these bytes decide what happens, and a fixed seed once they are used up.
+    /// Returns a run in which these bytes decide what happens, and a fixed seed once they are used up.
     pub(crate) fn on_tape(tape: &[u8]) -> Self {
-        Self::thrown_by(Dice::on_tape(tape), None)
+        Self::with_dice(Dice::on_tape(tape), None)
     }
 
-    fn thrown_by(mut dice: Dice, mutation: Option<Mutation>) -> Self {
+    fn with_dice(mut dice: Dice, mutation: Option<Mutation>) -> Self {
         let backends = (0..1 + dice.below(2))
             .map(|_| Backend::new(&mut dice, mutation))
             .collect::<Vec<_>>();
         let seats = (0..2 + dice.below(4))
             .map(|at| Seat::new(at, &mut dice, backends.len()))
             .collect::<Vec<_>>();
-        let mut world = Self {
+        let mut run = Self {
             now: Moment::START,
             dice,
             history: History::default(),
@@ -261,7 +262,7 @@ impl World {
             connections: Vec::new(),
             draining: false,
             next_nonce: 1,
-            trips: Vec::new(),
+            modern_calls: Vec::new(),
             given: Vec::new(),
             next_connection: 0,
             last_clients: BTreeMap::new(),
@@ -270,17 +271,17 @@ impl World {
             next_entry: 0,
             server_seq: 0,
         };
-        for seat in 0..world.seats.len() {
-            let after = world.dice.millis(0, 500);
-            world.plan(after, Event::Seat(seat));
+        for seat in 0..run.seats.len() {
+            let after = run.dice.millis(0, 500);
+            run.plan(after, Event::Seat(seat));
         }
-        for backend in 0..world.backends.len() {
-            if world.backends[backend].state == State::Starting {
-                world.plan(Duration::ZERO, Event::Start(backend));
+        for backend in 0..run.backends.len() {
+            if run.backends[backend].state == BackendState::Starting {
+                run.plan(Duration::ZERO, Event::Start(backend));
             }
         }
-        world.plan(Duration::from_secs(1), Event::Tick);
-        world
+        run.plan(Duration::from_secs(1), Event::Tick);
+        run
     }
 
     pub(crate) fn note(&mut self, fact: Fact) {
@@ -473,13 +474,13 @@ impl World {
         } else {
             Duration::ZERO
         };
-        if let Some(trip) = session
+        if let Some(modern_call) = session
             .checked_sub(modern_requests::FIRST)
-            .and_then(|at| self.trips.get_mut(at))
+            .and_then(|at| self.modern_calls.get_mut(at))
         {
-            let at = self.now.after(delay).max(trip.tells_at);
-            trip.tells_at = at;
-            trip.tells.push_back(tell);
+            let at = self.now.after(delay).max(modern_call.tells_at);
+            modern_call.tells_at = at;
+            modern_call.tells.push_back(tell);
             return self.plan_at(at, Event::TellModernRequest(session - modern_requests::FIRST));
         }
         let Some(held) = self.sessions.get_mut(session) else {
@@ -777,11 +778,11 @@ impl World {
         match RESTART.get(one.failures) {
             Some(wait) => {
                 one.failures += 1;
-                one.state = State::Starting;
+                one.state = BackendState::Starting;
                 self.plan(*wait, Event::Start(backend));
             }
             None => {
-                one.state = State::Unavailable;
+                one.state = BackendState::Unavailable;
                 one.retry_at = self.now.after(Duration::from_secs(5));
                 one.machine
                     .handle_unavailable(&backend_error(), Duration::from_secs(5));
@@ -792,13 +793,13 @@ impl World {
     fn want_link(&mut self, backend: usize) {
         let one = &mut self.backends[backend];
         match one.state {
-            State::Starting | State::Up => {}
-            State::Unavailable if self.now < one.retry_at => {
+            BackendState::Starting | BackendState::Up => {}
+            BackendState::Unavailable if self.now < one.retry_at => {
                 one.machine
                     .handle_unavailable(&backend_error(), Duration::from_secs(5));
             }
-            State::Stopped | State::Unavailable => {
-                one.state = State::Starting;
+            BackendState::Stopped | BackendState::Unavailable => {
+                one.state = BackendState::Starting;
                 one.failures = 0;
                 let after = self.dice.millis(0, 800);
                 self.plan(after, Event::Start(backend));
@@ -807,7 +808,7 @@ impl World {
     }
 
     fn start(&mut self, backend: usize) {
-        if self.backends[backend].state != State::Starting {
+        if self.backends[backend].state != BackendState::Starting {
             return;
         }
         if !self.draining && self.dice.percent(20) {
@@ -818,7 +819,7 @@ impl World {
         let one = &mut self.backends[backend];
         one.epoch += 1;
         let epoch = one.epoch;
-        one.state = State::Up;
+        one.state = BackendState::Up;
         one.up_since = self.now;
         let mut server = Server::new(
             backend,
@@ -966,7 +967,7 @@ impl World {
             ) => {
                 let refused = value_of(message.bytes())["error"]["message"] == "there is no such task";
                 let message = if refused {
-                    crate::world::message(r#"{"jsonrpc":"2.0","id":0,"result":{"taskId":"t"}}"#)
+                    crate::run::message(r#"{"jsonrpc":"2.0","id":0,"result":{"taskId":"t"}}"#)
                 } else {
                     message
                 };
@@ -1060,7 +1061,11 @@ impl Backend {
             slow: dice.percent(10),
             verdict: None,
             tasks: tasks::support(dice),
-            state: if is_eager { State::Starting } else { State::Stopped },
+            state: if is_eager {
+                BackendState::Starting
+            } else {
+                BackendState::Stopped
+            },
             server: None,
             epoch: 0,
             inherited: Vec::new(),
@@ -1075,7 +1080,7 @@ impl Backend {
     }
 }
 
-impl Held {
+impl SimulatedSession {
     /// `open` is what opens it.
     pub(crate) fn new(machine: Session, backend: usize, open: &Ask) -> Self {
         let Ask::Open { call: opening, .. } = open else {

@@ -1,0 +1,28 @@
+//! The directory of sessions: which replica owns a session, under which epoch, and the record from
+//! which another process can go on.
+//!
+//! A session is a record. The replica that owns the record serves the session. A record without a
+//! living owner can be taken over, by compare-and-set on its epoch. Requests do not pass through
+//! here: the directory is asked once per session and replica.
+//!
+//! | Part | Module |
+//! |---|---|
+//! | what is stored, and its format | [`record`] |
+//! | the operations, and what each of them promises | [`registry`] |
+//! | which claim wins: the comparisons of all engines | `rules` |
+//! | the rules in memory, on a clock of the caller: for tests and simulations | [`memory`] |
+#![warn(missing_docs, clippy::wildcard_enum_match_arm, clippy::indexing_slicing)]
+
+pub mod error;
+pub mod memory;
+pub mod record;
+pub mod registry;
+mod rules;
+
+pub use error::RegistryError;
+pub use memory::MemoryRegistry;
+pub use record::{Hello, Node, NodeId, NodeIdError, SessionRecord, State, WallTime};
+pub use registry::{
+    Change, Claim, Created, Located, NodeStatus, Operation, Owner, Registry, Renewed, TakeOver, Touch,
+    Updated,
+};

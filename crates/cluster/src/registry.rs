@@ -1,0 +1,187 @@
+//! The operations of the directory, and what each of them promises.
+//!
+//! # Contract
+//!
+//! - A *claim* names a session, its owner and its epoch. A replica serves a session while it holds
+//!   the claim. Every operation that changes a record compares the claim with what is stored, in one
+//!   atomic step of the engine.
+//! - Epochs of a session only rise. Each epoch has at most one owner.
+//! - A take-over succeeds only where the owner's lease has ended by the engine's clock, the session
+//!   has no owner, or the owner itself asks.
+//! - Every operation may be repeated after a lost answer. The repetition of an operation that
+//!   succeeded does no harm, and its answer tells what holds now.
+//! - A future that is dropped may or may not have had its effect, as if its answer were lost.
+//! - Every operation ends: with an answer, or with [`RegistryError::Unreachable`] after the time
+//!   limit of the engine.
+
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::error::RegistryError;
+use crate::record::{Node, NodeId, SessionRecord, State, WallTime};
+
+/// How long a node lives without a renewal, by the engine's clock.
+pub const LEASE: Duration = Duration::from_secs(10);
+
+/// How often a node renews its lease: two renewals may fail before the lease ends.
+pub const RENEWAL: Duration = Duration::from_secs(3);
+
+/// An operation under way. It owns what it needs, so that any task can carry it on.
+pub type Operation<T> = Pin<Box<dyn Future<Output = Result<T, RegistryError>> + Send>>;
+
+/// What a replica holds when it serves a session.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Claim {
+    /// The session.
+    pub session: Uuid,
+    /// The replica that serves it.
+    pub owner: NodeId,
+    /// The epoch under which it does.
+    pub epoch: u64,
+}
+
+/// What a renewal found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewed {
+    /// The lease goes on.
+    Renewed,
+    /// The lease had ended, or the engine came back empty. The node joins again and writes the record
+    /// of each session again; a session that has another owner by now is dropped.
+    Unknown,
+}
+
+/// A node and the rest of its lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// The node.
+    pub node: Node,
+    /// How long its lease lasts without a renewal. An engine without leases returns [`LEASE`].
+    pub lease: Duration,
+}
+
+/// Whether a record was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Created {
+    /// The record is stored, and its owner may serve the session.
+    Created,
+    /// The same epoch with another owner, or a higher epoch, is there. It was left as it is.
+    Exists(Box<Located>),
+}
+
+/// Whether the owner of a record lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Owner {
+    /// Its lease lasts. It alone may serve the session.
+    Living(Node),
+    /// Its lease has ended, or the session was handed over: a replica may take it over.
+    Gone,
+}
+
+/// A record that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// What is stored.
+    pub record: SessionRecord,
+    /// Whether its owner lives, at the moment of the look-up.
+    pub owner: Owner,
+}
+
+/// How a take-over went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TakeOver {
+    /// The caller owns the session now. The record has the new epoch.
+    Won(Box<SessionRecord>),
+    /// The epoch is no longer the one that was seen, or the owner lives. This is what holds now.
+    Lost(Box<Located>),
+    /// There is no such session: it ended, or expired.
+    Unknown,
+}
+
+/// What changes in a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// The session was used.
+    Touch(WallTime),
+    /// The client changed its log level or subscriptions.
+    State(State),
+}
+
+/// Whether a claim still held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Updated {
+    /// It did, and the change is stored.
+    Done,
+    /// The session has another owner or a higher epoch, which is this one. The caller drops its copy.
+    Superseded(u64),
+    /// The directory has no such session, or only an earlier epoch of it: the session expired, or the
+    /// engine lost it. The owner may write the record again.
+    Unknown,
+}
+
+/// One of many sessions that were used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Touch {
+    /// The session, as its owner holds it.
+    pub claim: Claim,
+    /// When it was used last.
+    pub at: WallTime,
+    /// How long the record stays from now on.
+    pub idle: Duration,
+}
+
+/// A directory of sessions. See the [module](self) for what all engines promise.
+///
+/// Records expire after the time `idle` that the last operation on them gave.
+pub trait Registry: Debug + Send + Sync {
+    /// Adds a node, with a full lease. Joining again renews.
+    fn join(&self, node: &Node) -> Operation<()>;
+
+    /// Extends the lease of a node that still has one.
+    fn renew(&self, node: &NodeId) -> Operation<Renewed>;
+
+    /// Ends the lease of a node at once. Its sessions can be taken over from now on.
+    fn leave(&self, node: &NodeId) -> Operation<()>;
+
+    /// Returns the nodes whose lease lasts, in the order of their ids.
+    fn nodes(&self) -> Operation<Vec<NodeStatus>>;
+
+    /// Stores a record: of a new session, or again after the engine lost it. Replaces a lower epoch,
+    /// and the same epoch of the same owner.
+    fn create(&self, record: &SessionRecord, idle: Duration) -> Operation<Created>;
+
+    /// Returns a session's record and whether its owner lives.
+    fn look_up(&self, session: Uuid) -> Operation<Option<Located>>;
+
+    /// Makes a node the owner of a session whose epoch is the one that was `seen`, if its owner is
+    /// gone or is the node itself. The epoch rises by one.
+    fn take_over(&self, session: Uuid, seen: u64, by: &NodeId, idle: Duration) -> Operation<TakeOver>;
+
+    /// Changes the record of a session that the caller owns.
+    fn update(&self, claim: &Claim, change: Change, idle: Duration) -> Operation<Updated>;
+
+    /// Notes the use of many sessions, in as few round trips as the engine allows. The results are in
+    /// the order of the sessions.
+    fn touch_many(&self, touches: Vec<Touch>) -> Operation<Vec<Updated>>;
+
+    /// Hands a session over: its record stays until it expires, without owner, under the same epoch.
+    fn release(&self, claim: &Claim) -> Operation<Updated>;
+
+    /// Deletes the record of a session that ended.
+    fn remove(&self, claim: &Claim) -> Operation<Updated>;
+}
+
+impl SessionRecord {
+    /// Returns what the owner of this record holds; `None` for a record without owner.
+    #[must_use]
+    pub fn claim(&self) -> Option<Claim> {
+        let owner = self.owner.clone()?;
+        Some(Claim {
+            session: self.session,
+            owner,
+            epoch: self.epoch,
+        })
+    }
+}

@@ -1,0 +1,50 @@
+//! The engines that the suite runs on, and what a test can do to each from outside.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::registry::LEASE;
+use cluster::{MemoryRegistry, Registry};
+
+/// An engine, and what befalls it.
+pub(crate) trait Engine: Sized {
+    /// Starts an empty engine.
+    async fn start() -> Self;
+
+    /// Returns the directory, as one replica has it.
+    fn registry(&self) -> Arc<dyn Registry>;
+
+    /// Ends every lease by the engine's clock.
+    async fn end_leases(&mut self);
+
+    /// Lets some of a short time pass. An engine with a clock of its own does nothing.
+    fn tick(&mut self, some: Duration);
+
+    /// Loses every node and record.
+    async fn lose_everything(&mut self);
+}
+
+/// The directory in memory.
+pub(crate) struct Memory(MemoryRegistry);
+
+impl Engine for Memory {
+    async fn start() -> Self {
+        Self(MemoryRegistry::new())
+    }
+
+    fn registry(&self) -> Arc<dyn Registry> {
+        Arc::new(self.0.clone())
+    }
+
+    async fn end_leases(&mut self) {
+        self.0.advance(LEASE);
+    }
+
+    fn tick(&mut self, some: Duration) {
+        self.0.advance(some);
+    }
+
+    async fn lose_everything(&mut self) {
+        self.0.clear();
+    }
+}
