@@ -11,7 +11,7 @@ pub enum RegistryError {
     /// The engine answered that it will not do this. The operation had no effect.
     #[error("the registry of sessions refused the operation: {0}")]
     Refused(String),
-    /// The engine or the disk has no room. The operation had no effect.
+    /// The engine or the disk has no room. The operation may have had its effect.
     #[error("the registry of sessions is full: {0}")]
     Full(String),
     /// The record is of another version of Rialto, and is left as it is.

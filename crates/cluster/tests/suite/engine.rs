@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::registry::LEASE;
-use cluster::{MemoryRegistry, Registry};
+use cluster::{FileRegistry, MemoryRegistry, Registry};
 
 /// An engine, and what befalls it.
 pub(crate) trait Engine: Sized {
@@ -46,5 +46,46 @@ impl Engine for Memory {
 
     async fn lose_everything(&mut self) {
         self.0.clear();
+    }
+}
+
+/// The directory in a file. Every lease ends with the process, for which opening the file again stands.
+pub(crate) struct File {
+    directory: tempfile::TempDir,
+    registry: Option<FileRegistry>,
+}
+
+impl File {
+    fn reopen(&mut self) {
+        self.registry = None;
+        self.registry = Some(FileRegistry::open(self.directory.path()).unwrap());
+    }
+}
+
+impl Engine for File {
+    async fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut engine = Self {
+            directory,
+            registry: None,
+        };
+        engine.reopen();
+        engine
+    }
+
+    fn registry(&self) -> Arc<dyn Registry> {
+        Arc::new(self.registry.clone().unwrap())
+    }
+
+    async fn end_leases(&mut self) {
+        self.reopen();
+    }
+
+    fn tick(&mut self, _some: Duration) {}
+
+    async fn lose_everything(&mut self) {
+        self.registry = None;
+        std::fs::remove_file(self.directory.path().join(cluster::file::FILE)).unwrap();
+        self.reopen();
     }
 }

@@ -52,6 +52,10 @@ macro_rules! suite {
     };
 }
 
+mod file {
+    suite!(crate::engine::File);
+}
+
 mod memory {
     suite!(crate::engine::Memory);
 }
