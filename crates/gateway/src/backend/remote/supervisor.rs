@@ -26,8 +26,7 @@ use super::exchange::{End, News, StreamableRefusal};
 use super::get_stream::StreamEnd;
 use super::http_sse::NotOpened;
 use super::remote_session::RemoteSession;
-use super::sender_pool::SenderPool;
-use super::sender_pool::{Returned, SendJob, WaitId};
+use super::senders::{Returned, SendJob, Senders, WaitId};
 use super::server::Server;
 use super::{get_stream, http_sse};
 use crate::clock::Alarm;
@@ -95,7 +94,7 @@ impl RemoteSupervisor {
             };
             let left = match left {
                 LinkEnd::TryOld { refused } => {
-                    // The workers were aborted: a call whose message one of them was sending fails.
+                    // The senders were aborted: a call whose message one of them was sending fails.
                     self.instance()
                         .link_down(&backend_error("the server does not speak Streamable HTTP"));
                     self.run_http_sse(&mut backoff, Some(refused)).await
@@ -160,7 +159,7 @@ impl RemoteSupervisor {
         instance.set_carrier(Carrier::Posts);
         instance.mirror_arguments();
         instance.link_up(None);
-        let senders = Arc::new(SenderPool::new(Arc::clone(&self.session)));
+        let senders = Arc::new(Senders::new(Arc::clone(&self.session)));
         let mut under_way = UnderWay::new(instance, &senders);
         let mut get_stream: Option<Listening> = None;
         let mut out: Option<(Moment, Arc<BackendError>)> = None;
@@ -424,10 +423,10 @@ fn give_back(instance: &Instance, message_info: MessageInfo) {
 }
 
 /// The messages in flight, and those that wait for one of them. As long as none has to wait, the
-/// instance hands each client's call to a worker by itself.
+/// instance hands each client's call to a sender by itself.
 struct UnderWay<'a> {
     instance: &'a Instance,
-    senders: &'a Arc<SenderPool>,
+    senders: &'a Arc<Senders>,
     /// A notification that the next messages wait for, and for how long.
     first: Option<(WaitId, Pin<Box<tokio::time::Sleep>>)>,
     last_wait_id: u64,
@@ -436,7 +435,7 @@ struct UnderWay<'a> {
 }
 
 impl<'a> UnderWay<'a> {
-    fn new(instance: &'a Instance, senders: &'a Arc<SenderPool>) -> Self {
+    fn new(instance: &'a Instance, senders: &'a Arc<Senders>) -> Self {
         Self {
             instance,
             senders,
