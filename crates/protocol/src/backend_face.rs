@@ -243,15 +243,16 @@ impl Face {
     /// Writes a client's request under our id, its progress token replaced by the same id.
     pub fn write_call(&self, out: &mut Outbox, line: &OutgoingRequest<'_>) {
         match (self.era, line.era) {
-            (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) if line.extra.is_empty() => {
+            // Only a translated call has members to add.
+            (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => {
                 let mut buffer = itoa::Buffer::new();
                 let id = line.id.decimal(&mut buffer);
                 line.message
                     .splice_to(out, &[(Member::Id, id), (Member::MetaProgressToken, id)]);
                 write_line(out.end(), &[]);
             }
-            (Era::Legacy, _) => legacy::write_translated(out.end(), line),
-            (Era::Modern, _) => {
+            (Era::Legacy, Era::Modern) => legacy::write_translated(out.end(), line),
+            (Era::Modern, Era::Legacy) => {
                 modern::write_translated(out.end(), line, self.discovery.takes_tasks());
             }
         }

@@ -725,4 +725,22 @@ mod tests {
         assert!(HandshakeRefusal::by_failure(Era::Modern, lost()).is_err());
         assert!(HandshakeRefusal::by_failure(Era::Legacy, refused()).is_err());
     }
+
+    #[test]
+    fn exit_at_discover_is_remembered_through_later_crashes() {
+        let mut negotiation = first(Era::Modern);
+        send(&mut negotiation, NOW, Era::Modern);
+        negotiation.handle_link_end();
+        send(&mut negotiation, NOW, Era::Legacy);
+        negotiation.handle_success(Era::Legacy);
+        negotiation.handle_link_end();
+        send(&mut negotiation, NOW, Era::Legacy);
+        assert!(
+            !negotiation.handle_link_end(),
+            "a crash at `initialize` is a crash"
+        );
+        send(&mut negotiation, NOW, Era::Legacy);
+        let shown = negotiation.handle_success(Era::Legacy);
+        assert_eq!(shown.first(Era::Modern), Era::Legacy);
+    }
 }

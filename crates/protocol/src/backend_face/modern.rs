@@ -360,10 +360,7 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &OutgoingRequest<'_>, t
     }
     let mut params = line.message.object(Member::Params);
     let mut meta = line.message.object(Member::Meta);
-    let stamp = match line.era {
-        Era::Legacy => envelope(Some(line.client), line.level, tasks),
-        Era::Modern => "{}".to_owned(),
-    };
+    let stamp = envelope(Some(line.client), line.level, tasks);
     let stamp = Object::parse(stamp.as_bytes()).unwrap_or_default();
     for (name, value) in stamp.iter() {
         meta.set(name, value.to_owned());
@@ -373,9 +370,7 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &OutgoingRequest<'_>, t
     }
     params.set("_meta", meta.to_string());
     // A legacy client's `task` asks for something this era does otherwise, and only if it was declared.
-    if line.era == Era::Legacy {
-        params.remove("task");
-    }
+    params.remove("task");
     for (name, value) in line.extra {
         params.set(name, String::from_utf8_lossy(value).into_owned());
     }
@@ -385,7 +380,7 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &OutgoingRequest<'_>, t
 
 /// The members of a legacy client's params, if they only lack an envelope. `None`: they must be taken apart.
 fn plain_members<'a>(line: &OutgoingRequest<'a>) -> Option<&'a [u8]> {
-    if line.era != Era::Legacy || !line.extra.is_empty() || line.message.raw(Member::Meta).is_some() {
+    if !line.extra.is_empty() || line.message.raw(Member::Meta).is_some() {
         return None;
     }
     let params = line.message.raw(Member::Params)?;

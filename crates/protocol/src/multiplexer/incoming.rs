@@ -204,9 +204,8 @@ impl Multiplexer {
                 }
             }
         }
+        // No client waits for the answer to a request of our own.
         let Some(call) = self.finish_call(now, id) else {
-            // No client waits for the answer to a request of our own.
-            self.ledger.counters.strays += u64::from(!own);
             return;
         };
         match (&call.request, message.kind()) {

@@ -144,7 +144,6 @@ impl Multiplexer {
     /// calls that the server works on may go on.
     pub fn handle_session_lost(&mut self, now: Moment) {
         self.link.handle_session_lost();
-        self.listen.handle_session_lost();
         self.ledger.forget_handshakes();
         self.ensure_link(now);
     }

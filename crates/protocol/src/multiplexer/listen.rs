@@ -184,10 +184,4 @@ impl Listen {
         self.opening.take_if(|open| open.id == id).is_some()
             || self.current.take_if(|open| open.id == id).is_some()
     }
-
-    /// The server has forgotten its session, and with it the listens.
-    pub(super) fn handle_session_lost(&mut self) {
-        self.current = None;
-        self.opening = None;
-    }
 }

@@ -68,8 +68,9 @@ impl Multiplexer {
         self.attribution.handle_question(found, &self.ledger);
         match found {
             Some((session, wire)) => self.ask_session(now, session, wire, id, message),
-            None if self.ledger.sessions.asking() > 1 => self.hold(now, id, message),
-            None if self.ledger.sessions.len() > 1 || self.attribution.has_several_users() => {
+            // If one session alone may have asked and yet is not found, another principal may have: none is held then.
+            None if self.ledger.sessions.asking() > 0 => self.hold(now, id, message),
+            None if !self.ledger.sessions.is_empty() || self.attribution.has_several_users() => {
                 self.refuse_unattributable(&id);
             }
             None => self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS),

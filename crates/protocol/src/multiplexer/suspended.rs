@@ -453,6 +453,7 @@ mod tests {
             1,
             "it waited long enough"
         );
+        scene.receive(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#);
         let counters = scene.machine.counters();
         assert_eq!((counters.strays, counters.questions_refused), (0, 0));
     }

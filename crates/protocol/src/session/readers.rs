@@ -418,12 +418,16 @@ mod tests {
     fn events_are_dropped_on_demand() {
         let mut session = session(Limits::default());
         let line = Bytes::from(vec![b'x'; 100]);
-        for _ in 0..3 {
-            session.announce(Moment::START, &line);
+        assert_eq!(session.oldest_event(), None);
+        let second = |second| Moment::START.after(Duration::from_secs(second));
+        for at in 1..4 {
+            session.announce(second(at), &line);
         }
         assert_eq!((session.kept_bytes(), session.held_bytes()), (300, 300));
+        assert_eq!(session.oldest_event(), Some(second(1)));
         session.drop_events(101);
         assert_eq!((session.kept_bytes(), session.events_lost()), (100, 2));
+        assert_eq!(session.oldest_event(), Some(second(3)));
         let call = call(&mut session, 1);
         let before = session.held_bytes();
         reply(&mut session, call);

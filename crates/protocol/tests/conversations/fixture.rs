@@ -131,6 +131,7 @@ impl Fixture {
         let mut backend = Multiplexer::new(limits, client_hello);
         let plan = EraPlan::Only(era);
         backend.plan_eras(plan);
+        assert_eq!(backend.era(), era, "the era that is tried first");
         Self {
             plan,
             client_hello,

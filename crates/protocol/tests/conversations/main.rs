@@ -34,6 +34,11 @@ macro_rules! conversations {
 }
 
 conversations! {
+    lost_request_for_the_outcome_of_a_task_is_made_again,
+    task_that_another_client_watches_is_granted_at_once,
+    call_that_no_other_principal_keeps_waiting_any_more_waits_on,
+    strays_of_a_modern_server_are_dropped,
+    cancelled_call_over_posts_is_over_at_a_modern_server,
     sampling_with_tools_needs_a_client_that_declared_them,
     newer_client_gets_the_servers_version,
     withdrawn_question_of_a_task_is_not_shown,
