@@ -1,8 +1,8 @@
 //! Changes `crates/protocol` in small ways and checks whether its own tests notice.
 //!
 //! Hides cargo-mutants, the sampling and the reports. Each mutant is built in a copy of the tree, one after another,
-//! so that only `protocol` and its tests are compiled again. The quick tests run first, and the others only for
-//! mutants that the quick ones miss: most mutants then need neither the build nor the run of the simulation.
+//! so that only `protocol` and its tests are compiled again. The quickest tests run first, and the others only for
+//! mutants that those miss: most mutants then need neither the build nor the run of the simulation.
 //! `xtask/surviving-mutants.txt` lists the mutants that are known to survive, each with the reason.
 
 use std::fs;
@@ -21,10 +21,12 @@ const WANTED: usize = 95;
 const SURVIVING: &str = "xtask/surviving-mutants.txt";
 /// The longest run of the tests of one mutant, in seconds. A mutant may loop forever.
 const TEST_TIMEOUT: &str = "300";
-/// The tests that most mutants fail, and that run within seconds.
-const QUICK: &[&str] = &["--lib", "--test=conversations"];
-/// All others. `protocol` has no examples in its docs.
-const SLOW: &[&str] = &["--test=properties", "--test=transparency", "--test=simulation"];
+/// The tests in the order in which they are tried, with the names of their logs. `protocol` has no examples in its docs.
+const PHASES: &[(&str, &[&str])] = &[
+    ("conversations", &["--test=conversations"]),
+    ("units", &["--lib", "--test=properties"]),
+    ("simulation", &["--test=transparency", "--test=simulation"]),
+];
 
 /// What to run.
 #[derive(Debug, PartialEq)]
@@ -89,11 +91,16 @@ pub fn run(repository: &Path, test_deps: &Path, sample: &Sample) -> anyhow::Resu
     );
     let output = test_deps.join("mutants");
     let start = Instant::now();
-    let mut report = test(repository, &tool, &output, "quick", QUICK, &chosen)?;
-    if !report.missed.is_empty() {
-        let missed = std::mem::take(&mut report.missed);
-        println!("xtask: the quick tests missed {}", missed.len());
-        report.add(test(repository, &tool, &output, "slow", SLOW, &missed)?);
+    let mut report = Report {
+        missed: chosen.clone(),
+        ..Report::default()
+    };
+    for (name, tests) in PHASES {
+        let mutants = std::mem::take(&mut report.missed);
+        if !mutants.is_empty() {
+            println!("xtask: {} mutants for the {name}", mutants.len());
+            report.add(test(repository, &tool, &output, name, tests, &mutants)?);
+        }
     }
     let seconds = start.elapsed().as_secs();
     let report = report.explained(repository, &survivors);
@@ -132,7 +139,10 @@ fn test(
         // Third-party crates stay built from one run to the next.
         .env("CARGO_TARGET_DIR", output.join("target"))
         // Most of the time goes into compiling the same few crates again.
-        .env("CARGO_PROFILE_DEV_DEBUG", "none");
+        .env("CARGO_PROFILE_DEV_DEBUG", "none")
+        // Fewer random cases than in a run of the tests: what they catch, more would catch too.
+        .env("PROPTEST_CASES", "64")
+        .env("RIALTO_SIMULATION_SEEDS", "300");
     // An argument of cargo applies to builds as well, so no other test is built.
     command.args(tests.iter().map(|test| format!("--cargo-arg={test}")));
     for mutant in mutants {
