@@ -165,7 +165,7 @@ fn check_command(destination: &settings::Destination, parent: &BTreeMap<String, 
         .map(|error| error.to_string())
 }
 
-/// Returns what can be known about a remote server before it is spoken to.
+/// Returns why a remote server cannot be used, as far as that is known before a connection.
 fn check_remote(spec: &RemoteSpec) -> Option<String> {
     let file = spec.ca_file.as_deref()?;
     remote::certificates(file).err()

@@ -1,4 +1,5 @@
-//! How a machine is driven: under its lock it is called, after the lock its outputs are carried out.
+//! How a machine is driven: it is called under its lock, and its outputs are carried out after the
+//! lock.
 //!
 //! The outputs of a machine form one queue, in the order in which the machine gave them. One caller at a time drains
 //! the queue, so that no output overtakes another, neither across threads nor when carrying out an output calls the

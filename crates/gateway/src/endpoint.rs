@@ -231,7 +231,7 @@ impl Endpoint {
     pub(crate) fn check_tool(&self, message: &Message) -> Result<(), Refusal> {
         self.upstream
             .tools()
-            .judge(message)
+            .check(message)
             .map_err(|denied| Refusal::ToolDenied { tool: denied.name })
     }
 

@@ -455,7 +455,7 @@ impl Instance {
 
     /// Checks that the headers of a call match its arguments, as far as its tool is known.
     pub(crate) fn check_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
-        self.lock().multiplexer.judge_mirrored(message, params)
+        self.lock().multiplexer.check_mirrored(message, params)
     }
 
     /// Returns the number of tools that clients are shown, if it is known.
@@ -558,7 +558,7 @@ impl Instance {
         !self.lock().was_ready
     }
 
-    /// Sets the error for calls that wait in vain for a server that is still starting.
+    /// Sets the error for calls whose wait for a starting server times out.
     pub(crate) fn describe_start(&self, report: Arc<BackendError>) {
         self.lock().multiplexer.describe_start(report);
     }

@@ -192,7 +192,7 @@ impl StreamKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ChildEnd {
     ByItself,
-    /// It gave no sign of life, or wrote nothing that could be used.
+    /// It showed no activity, or its output could not be used.
     Replaced,
     Stopped,
     /// It could not even be started.

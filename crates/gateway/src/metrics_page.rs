@@ -286,7 +286,7 @@ fn children(views: &[DestinationView<'_>]) -> Vec<Family> {
     let mut states = Family::gauge("rialto_children", "Server processes, by state");
     let mut eras = Family::gauge(
         "rialto_server_era",
-        "Server processes, by the era they are spoken to in",
+        "Server processes, by the era used towards them",
     );
     let mut ends = Family::counter("rialto_child_ends", "Server processes that have ended, by how");
     for view in views {

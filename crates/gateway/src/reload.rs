@@ -1,8 +1,10 @@
-//! Other settings for a gateway that runs: what stays the same is not touched, what changed is replaced.
+//! Reload: new settings for a running gateway. Equal destinations are kept, changed ones are
+//! replaced.
 //!
-//! Everything that can be wrong is looked at first, so that a reload either happens or changes nothing. A destination
-//! that is gone or replaced takes no more sessions; calls that run on it may finish, then it is ended. Its clients reach what
-//! is open there by its name until then. Calls that wait for its server are refused at once. What can only be set at the start is named, and stays as it was.
+//! All errors are found first, so that a reload happens completely or changes nothing. A destination
+//! that was removed or replaced accepts no session. Its calls may finish, and its clients reach what
+//! is open by its name until then. Calls that wait for its server are refused at once. Settings that
+//! apply at the next start are named in the report.
 //!
 //! A destination whose settings changed is replaced as a whole, clients and server together, and never changes
 //! itself. So a request keeps to one policy and one server, and reads neither under a lock. Sessions stay with the
@@ -37,7 +39,7 @@ pub struct Reloaded {
 }
 
 impl Gateway {
-    /// Takes other settings over. On error nothing has changed.
+    /// Applies new settings. On error nothing has changed.
     pub async fn reload(self: &Arc<Self>, settings: &Settings) -> Result<Reloaded, ReloadError> {
         let pair = match (&self.tls, &settings.tls) {
             (Some(tls), Some(files)) => {
@@ -56,7 +58,7 @@ impl Gateway {
         outcome
     }
 
-    /// There was something to reload that could not even be read.
+    /// Notes that a configuration could not be read.
     pub fn reload_failed(&self) {
         self.reload_failed.store(true, Ordering::Release);
     }

@@ -242,7 +242,7 @@ impl SessionHandle {
         self.lock().session.events_lost()
     }
 
-    /// Returns the era that the session's server is spoken to in.
+    /// Returns the era used towards the session's server.
     pub(crate) fn server_era(&self) -> Era {
         self.instance().era()
     }

@@ -132,7 +132,7 @@ pub struct Destination {
     pub max_sessions: usize,
     /// Calls of one client at once, waiting or in flight; by default enough for any client.
     pub max_calls: Option<usize>,
-    /// Which era a server is spoken to in.
+    /// Which era is used towards a server.
     pub era: EraChoice,
     pub show: Show,
     /// The roots that a legacy server receives when it asks and no client can be asked.

@@ -75,7 +75,7 @@ pub enum Arrival {
     Forbidden,
 }
 
-/// How a backend is spoken to: in the era that was agreed on, or, until one is, in the era that was last tried.
+/// The face of the era used towards a server: the negotiated one, or until then the one tried last.
 #[derive(Debug)]
 pub struct Face {
     era: Era,

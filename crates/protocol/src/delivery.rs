@@ -25,7 +25,7 @@ pub use post_batch::{PostBatch, PostRequest};
 
 /// How often a message is sent at most.
 const ATTEMPTS: u32 = 4;
-/// How often a stream that brings nothing new is taken up again.
+/// How often a stream that brings nothing new is resumed.
 const RESUMPTIONS: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause, even if a server asks for a longer one.
@@ -45,9 +45,9 @@ pub enum Idempotency {
 /// What is being delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageInfo {
-    /// A request, with the id we gave it.
+    /// A request.
     Request {
-        /// The id that we gave it.
+        /// The id that Rialto gave it.
         id: WireId,
         /// Its method.
         method: Method,
@@ -60,7 +60,7 @@ pub enum MessageInfo {
 }
 
 impl MessageInfo {
-    /// Reads what we wrote ourselves.
+    /// Reads it from a line that Rialto wrote.
     pub fn of(message: &Message) -> Self {
         let method = message.method();
         match (message.kind(), message.number(Member::Id)) {
@@ -78,12 +78,12 @@ impl MessageInfo {
 pub enum AttemptOutcome {
     /// No connection was made: nothing was sent.
     Unreachable {
-        /// For people.
+        /// The error text.
         what: String,
     },
     /// The connection broke off before an answer began.
     BrokenOff {
-        /// For people.
+        /// The error text.
         what: String,
     },
     /// No answer began in time, which is the value of this setting.
@@ -108,17 +108,17 @@ pub enum AttemptOutcome {
     StreamEnded,
     /// Rialto is not signed in at the server and cannot sign in now: nothing was begun.
     NotSignedIn {
-        /// For people.
+        /// The error text.
         what: String,
     },
     /// The way to the server is not safe, or leads elsewhere.
     Unsafe {
-        /// For people.
+        /// The error text.
         what: String,
     },
     /// What came is not what the protocol allows.
     Invalid {
-        /// For people.
+        /// The error text.
         what: String,
     },
 }
@@ -131,12 +131,12 @@ pub enum RetryDecision {
         /// After this pause.
         after: Duration,
     },
-    /// Take up the stream after its last event.
+    /// Resume the stream after its last event.
     Resume {
         /// After this pause.
         after: Duration,
     },
-    /// It was not begun, and the server is out of reach: it may wait for better times.
+    /// It was not begun, and the server cannot be reached: it may wait in the queue.
     Return {
         /// Why the server is out of reach.
         backend_error: Arc<BackendError>,
@@ -147,17 +147,17 @@ pub enum RetryDecision {
     Fail(Failure),
 }
 
-/// The machine.
+/// The delivery of one message: attempts, resumptions, and whether it may have run.
 #[derive(Debug)]
 pub struct Delivery {
     message_info: MessageInfo,
     idempotency: Idempotency,
     attempts: u32,
     resumptions: u32,
-    /// Where the stream stood.
+    /// The id of the last event.
     last_event: Option<Bytes>,
     retry: Option<Duration>,
-    /// The request has left at least once, so it may have been carried out.
+    /// The request was sent at least once, so it may have run.
     begun: bool,
 }
 
@@ -180,7 +180,7 @@ impl Delivery {
         self.message_info
     }
 
-    /// Whether it may be sent once more although it may have been carried out.
+    /// Returns whether it may be sent again although it may have run.
     pub fn may_go_again(&self) -> bool {
         self.idempotency == Idempotency::Yes && self.attempts < ATTEMPTS
     }
@@ -191,7 +191,7 @@ impl Delivery {
         self.idempotency = Idempotency::Yes;
     }
 
-    /// Where the stream stood, if it can be taken up there.
+    /// Returns the id of the last event, if the stream can be resumed there.
     pub fn last_event(&self) -> Option<&Bytes> {
         self.last_event.as_ref()
     }
@@ -288,7 +288,7 @@ impl Delivery {
         self.again(None).unwrap_or_else(|| lost(what.to_owned()))
     }
 
-    /// Once more, if that does no harm and was not done too often.
+    /// Returns the decision to send it again, if it is idempotent and has attempts left.
     fn again(&mut self, retry_after: Option<Duration>) -> Option<RetryDecision> {
         if !self.may_go_again() {
             return None;
@@ -301,7 +301,7 @@ impl Delivery {
     }
 }
 
-/// Returns the words for an answer that is no message but a status.
+/// Returns the error text for an answer that is a status and no message.
 pub fn answered(status: u16, text: Option<&str>) -> String {
     let what = match status {
         401 | 403 => format!("the server does not accept Rialto's credentials (HTTP status {status})"),
@@ -338,8 +338,8 @@ fn lost(what: String) -> RetryDecision {
     failed(UpstreamFault::Lost, what)
 }
 
-/// Whether a message may be sent again after it may have been carried out. Reading, listing and saying the
-/// same thing twice do no harm; what a tool does only the tool knows.
+/// Returns whether a message may be sent again after it may have run. Lists, reads and repeated
+/// notifications do no harm. What a tool does, only the tool knows.
 pub fn idempotency(message_info: MessageInfo) -> Idempotency {
     let method = match message_info {
         MessageInfo::Request { method, .. } | MessageInfo::Note { method } => method,

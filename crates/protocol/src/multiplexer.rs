@@ -19,7 +19,7 @@
 //! | `tasks`, `task_polling` | which principal has which task; one task that is polled on behalf of a call |
 //! | `rounds`, `roots` | questions that came by an answer; questions for roots that no call carries |
 //! | `tools` | what is known of tools, and the reading of their list |
-//! | `liveness` | liveness: whether a silent server still works |
+//! | `liveness` | whether a silent server still works |
 //! | `attribution` with `abandoned`, `suspended`, `unattributed` | which session a question without origin is for |
 //!
 //! | Coordinator | What it decides |
@@ -29,7 +29,7 @@
 //! | `handover`, `restoration` | sessions that come from another instance, or from an earlier process |
 //! | `lifecycle`, `http_exchanges`, `deadlines` | the link comes and goes; requests that have HTTP exchanges of their own; what took too long |
 //!
-//! # The law of attribution
+//! # The rule of attribution
 //!
 //! Over stdio a server's question carries no origin. If exactly one session has calls in flight that may ask, the question
 //! is that session's. Once a server has asked anything, such calls run for one session at a time, so that the next question
@@ -108,7 +108,7 @@ use tasks::Tasks;
 use tools::Tools;
 use undeclared::Undeclared;
 
-/// The machine.
+/// The machine of one instance: many sessions, one server.
 #[derive(Debug)]
 pub struct Multiplexer {
     ledger: Ledger,
@@ -153,7 +153,7 @@ impl Multiplexer {
         self.link.eras_planned()
     }
 
-    /// Returns the era that the server is spoken to in.
+    /// Returns the era used towards the server.
     pub fn era(&self) -> Era {
         self.link.face().era()
     }
@@ -163,25 +163,25 @@ impl Multiplexer {
         &self.ledger.limits
     }
 
-    // What the world wants to know.
+    // State, for status, sharing and tests.
 
     /// Returns how often each limit was reached, and what was dropped.
     pub fn counters(&self) -> Counters {
         self.ledger.counters
     }
 
-    /// Sessions that use this backend.
+    /// Returns the number of sessions that use this backend.
     pub fn sessions(&self) -> usize {
         self.ledger.sessions.len()
     }
 
-    /// Calls that were accepted and have no answer yet. A modern client's call that rests has been answered, with a
-    /// question.
+    /// Returns the number of accepted calls without an answer. A modern client's call that is
+    /// suspended is not counted: its request was answered with a question.
     pub fn open_calls(&self) -> usize {
         self.ledger.waiting.len() + self.ledger.pending_opens.len() + self.calls_in_flight()
     }
 
-    /// Those of them that the server has not been given yet.
+    /// Returns how many of them the server was not sent yet.
     pub fn waiting_calls(&self) -> usize {
         self.ledger.waiting.len()
     }
@@ -215,11 +215,11 @@ impl Multiplexer {
             .count()
     }
 
-    /// Calls and requests of our own that are still in the books.
+    /// Returns the number of calls and of Rialto's own requests that the server has not answered.
     #[doc(hidden)]
     pub fn unanswered_requests(&self) -> usize {
         self.ledger.count(|pending| match pending {
-            Pending::Call(_) | Pending::Own { .. } | Pending::Step { .. } => true,
+            Pending::Call(_) | Pending::Own { .. } | Pending::TaskPoll { .. } => true,
             Pending::Handshake(_) | Pending::Listen | Pending::Background { .. } => false,
         })
     }
@@ -231,19 +231,19 @@ impl Multiplexer {
         self.attribution.abandoned.sizes()
     }
 
-    /// Sessions that want to know what is not about their calls.
+    /// Returns the number of sessions that receive notifications about no call.
     #[doc(hidden)]
     pub fn listeners(&self) -> usize {
         self.ledger.sessions.notified().count()
     }
 
-    /// Our own listens.
+    /// Returns the number of Rialto's own listens.
     #[doc(hidden)]
     pub fn listens(&self) -> usize {
         self.ledger.count(|pending| matches!(pending, Pending::Listen))
     }
 
-    /// Bytes that wait to be written or are being written.
+    /// Returns how many bytes wait to be written or are being written.
     pub fn outgoing_bytes(&self) -> usize {
         self.ledger.outgoing.queued()
     }
@@ -291,7 +291,7 @@ impl Multiplexer {
         self.ledger.outputs.next_deadline()
     }
 
-    // From above.
+    // From clients.
 
     /// Takes what a client wants.
     pub fn handle_ask(&mut self, now: Moment, ask: Ask) {

@@ -23,7 +23,7 @@ use crate::version::{Era, Version};
 /// that starts slowly reads both and answers both.
 pub const SILENCE: Duration = Duration::from_secs(8);
 
-/// The eras that a server may be spoken to in, and the order in which they are tried.
+/// The eras that may be used towards a server, and the order in which they are tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EraPlan {
     /// Configured: no other era is tried.

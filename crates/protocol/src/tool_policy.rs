@@ -103,8 +103,8 @@ impl ToolPolicy {
             && (self.allow.is_empty() || self.allow.iter().any(|glob| glob.matches(name)))
     }
 
-    /// Judges a client's message: everything but a call of a tool passes.
-    pub fn judge(&self, message: &Message) -> Result<(), Denied> {
+    /// Checks a client's message: everything but a call of a tool passes.
+    pub fn check(&self, message: &Message) -> Result<(), Denied> {
         if self.is_open() || message.method() != Method::ToolsCall {
             return Ok(());
         }
@@ -243,7 +243,7 @@ mod tests {
     fn g15_the_name_is_judged_as_the_server_reads_it() {
         let denying = policy(&[], &["delete"]);
         // The escape decodes to the denied name itself.
-        assert!(denying.judge(&call(r#""\u0064elete""#)).is_err());
+        assert!(denying.check(&call(r#""\u0064elete""#)).is_err());
         for ambiguous in [
             r#""delete\u0000""#,
             r#""delete ""#,
@@ -254,23 +254,23 @@ mod tests {
             "null",
             r#""\ud800""#,
         ] {
-            assert!(denying.judge(&call(ambiguous)).is_err(), "{ambiguous}");
+            assert!(denying.check(&call(ambiguous)).is_err(), "{ambiguous}");
         }
         // Other bytes are another name, for the server too.
         for other in [r#""Delete""#, r#""deletе""#, r#""delete2""#] {
-            assert!(denying.judge(&call(other)).is_ok(), "{other}");
+            assert!(denying.check(&call(other)).is_ok(), "{other}");
         }
         let allowing = policy(&["echo"], &[]);
         for other in [r#""Echo""#, r#""еcho""#, r#""echo\u200b""#, r#""ECHO""#] {
-            assert!(allowing.judge(&call(other)).is_err(), "{other}");
+            assert!(allowing.check(&call(other)).is_err(), "{other}");
         }
-        assert!(allowing.judge(&call(r#""\u0065cho""#)).is_ok());
+        assert!(allowing.check(&call(r#""\u0065cho""#)).is_ok());
     }
 
     #[test]
     fn only_calls_of_tools_are_judged() {
         let list = message(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"name":"x"}}"#);
-        assert!(policy(&["echo"], &[]).judge(&list).is_ok());
+        assert!(policy(&["echo"], &[]).check(&list).is_ok());
     }
 
     #[test]

@@ -296,7 +296,7 @@ fn walk(schema: &Value, path: SchemaPath<'_>, findings: &mut Findings) {
     match schema {
         Value::Object(keywords) => {
             if let Some(annotation) = keywords.get(ANNOTATION) {
-                findings.add(judge(annotation, keywords, &path), &path);
+                findings.add(check_annotation(annotation, keywords, &path), &path);
             }
             for (keyword, value) in keywords {
                 match (Holds::of(keyword), value) {
@@ -337,7 +337,7 @@ fn walk(schema: &Value, path: SchemaPath<'_>, findings: &mut Findings) {
     }
 }
 
-fn judge(
+fn check_annotation(
     annotation: &Value,
     keywords: &Map<String, Value>,
     path: &SchemaPath<'_>,

@@ -1,5 +1,5 @@
-//! Attribution: which session a question or log line is for that carries no origin. The module doc of the multiplexer
-//! has the law.
+//! Attribution: which session a question or log line without an origin is for. The module doc of the
+//! multiplexer has the rule.
 
 use crate::backend_face::WireId;
 use crate::exchange::{Principal, SessionKey};
@@ -159,7 +159,8 @@ impl Attribution {
 
     /// Returns whether a call of another principal keeps this session's calls from their turn.
     pub(super) fn is_occupied(&self, session: SessionKey, ledger: &Ledger) -> bool {
-        self.suspended.has_stranger(session, ledger) || strangers_work(session, Matter::Question, ledger)
+        self.suspended.has_other_principal(session, ledger)
+            || others_work(session, Matter::Question, ledger)
     }
 
     // Questions and log lines.
@@ -273,8 +274,8 @@ impl Attribution {
             return true;
         };
         (!self.abandoned.is_empty() && self.abandoned.may_be_of_another(entry.principal(), matter))
-            || self.suspended.has_stranger(session, ledger)
-            || strangers_work(session, matter, ledger)
+            || self.suspended.has_other_principal(session, ledger)
+            || others_work(session, matter, ledger)
     }
 
     /// Returns whether every session that has used this link is of the same principal as this one.
@@ -330,7 +331,7 @@ impl Attribution {
 }
 
 /// Returns whether a call of another principal is in flight that may have caused it.
-fn strangers_work(session: SessionKey, matter: Matter, ledger: &Ledger) -> bool {
+fn others_work(session: SessionKey, matter: Matter, ledger: &Ledger) -> bool {
     let Some(own) = ledger.sessions.get(session) else {
         return true;
     };

@@ -20,16 +20,16 @@ pub(super) struct CallTimer {
 }
 
 impl CallTimer {
-    /// Returns the timer of a call that is sent now. `is_own`: Rialto makes it, for what its client listens for.
+    /// Returns the timer of a call that is sent now. `is_for_listen`: Rialto makes it for a listen.
     pub(super) fn start(
         now: Moment,
         method: Method,
         reads_events: bool,
-        is_own: bool,
+        is_for_listen: bool,
         limits: &Limits,
     ) -> Self {
-        let deadline = now.after(limits.first_timeout(method, reads_events, is_own));
-        let horizon = match is_own {
+        let deadline = now.after(limits.first_timeout(method, reads_events, is_for_listen));
+        let horizon = match is_for_listen {
             true => deadline,
             false => now.after(limits.longest_call(reads_events)),
         };

@@ -1,4 +1,4 @@
-//! The way of a call to the server: whether it may go now, must wait its turn, or does not fit.
+//! A call on its way to the server: it is sent now, waits for its turn, or is refused at a limit.
 
 use std::sync::Arc;
 
@@ -79,24 +79,25 @@ impl Multiplexer {
         }
     }
 
-    /// Whether a call can be sent now without making the server's next question ambiguous.
+    /// Returns whether a call can be sent now without making the server's next question ambiguous.
     pub(super) fn may_go(&self, call: &Call) -> bool {
         if self.tools.must_learn(call, &self.link) {
             return false;
         }
-        // First come, first served: a call overtakes only those that another principal's client keeps waiting.
+        // First come, first served. A call overtakes only calls that wait for another
+        // principal's suspended call.
         !self.attribution.takes_turns(call.message.method())
             || (!self.ledger.sessions.others_ask(call.session)
                 && !self
                     .attribution
                     .suspended
-                    .has_stranger(call.session, &self.ledger)
+                    .has_other_principal(call.session, &self.ledger)
                 && self.ledger.waiting.iter().all(|waiting| {
                     waiting.call.session == call.session
                         || self
                             .attribution
                             .suspended
-                            .has_stranger(waiting.call.session, &self.ledger)
+                            .has_other_principal(waiting.call.session, &self.ledger)
                 }))
     }
 
@@ -120,8 +121,8 @@ impl Multiplexer {
             }
             if self.attribution.takes_turns(waiting.call.message.method()) {
                 let session = waiting.call.session;
-                // One that another principal's client keeps waiting holds up no one else.
-                let kept = self.attribution.suspended.has_stranger(session, &self.ledger);
+                // A call that waits for another principal's suspended call delays no other.
+                let kept = self.attribution.suspended.has_other_principal(session, &self.ledger);
                 if !kept {
                     in_turn &= !self.ledger.sessions.others_ask(session);
                 }
@@ -142,7 +143,7 @@ impl Multiplexer {
     }
 
     pub(super) fn send(&mut self, now: Moment, call: Call, past: RetryHistory) {
-        if self.tasks.judge(&call, &mut self.ledger, &self.link) || self.refuse_mismatch(&call) {
+        if self.tasks.answer_locally(&call, &mut self.ledger, &self.link) || self.refuse_mismatch(&call) {
             return;
         }
         let Call {
@@ -171,7 +172,7 @@ impl Multiplexer {
         self.link.confirm(None, &mut self.ledger);
         self.apply_level(now, session, &message, era);
         let id = self.ledger.upcoming_wire();
-        let (extra, drives) = self.as_task(session, &message, era);
+        let (extra, hides_task) = self.as_task(session, &message, era);
         let doing = match self.lower(session, &request, &message, era, id, &extra) {
             Lowered::Sent => Doing::Working,
             Lowered::Listened => Doing::Listening,
@@ -203,8 +204,8 @@ impl Multiplexer {
         self.ledger.next_wire();
         let method = message.method();
         self.ledger.sessions.count_in(session, method.may_ask());
-        let is_own = self.is_own(session, &request);
-        let timer = CallTimer::start(now, method, reads_events, is_own, &self.ledger.limits);
+        let is_for_listen = self.is_for_listen(session, &request);
+        let timer = CallTimer::start(now, method, reads_events, is_for_listen, &self.ledger.limits);
         let wake_at = timer.next_deadline();
         self.ledger.enter(
             id,
@@ -217,7 +218,7 @@ impl Multiplexer {
                 era,
                 doing,
                 rounds: 0,
-                drives,
+                hides_task,
                 past,
                 timer,
                 asking: Asking::Nothing,
@@ -228,9 +229,9 @@ impl Multiplexer {
         self.sync_listen();
     }
 
-    /// Returns whether a call is one that its client did not make: the client wants to listen, or the
-    /// server is listened to.
-    pub(super) fn is_own(&self, session: SessionKey, request: &Request) -> bool {
+    /// Returns whether Rialto makes this call for a listen: of a modern client, or at a modern
+    /// server.
+    pub(super) fn is_for_listen(&self, session: SessionKey, request: &Request) -> bool {
         match request {
             Request::Subscribe { .. } | Request::Watch { .. } => {
                 let client = self.ledger.sessions.get(session);
@@ -241,7 +242,8 @@ impl Multiplexer {
         }
     }
 
-    /// Returns what is added to a call that the server is to do as a task, and whether its client must not notice.
+    /// Returns what is added to a call that the server is to run as a task, and whether the task is
+    /// hidden from the client.
     fn as_task(
         &self,
         session: SessionKey,
@@ -264,7 +266,7 @@ impl Multiplexer {
 
     // Tools.
 
-    /// Leaves tools out of every list that the server gives. Calls are judged before they come here.
+    /// Sets the policy that removes tools from every list. The endpoint checks calls.
     pub fn show_tools(&mut self, policy: Arc<ToolPolicy>) {
         self.tools.set_policy(policy);
     }
@@ -280,14 +282,14 @@ impl Multiplexer {
         self.tools.find(name)
     }
 
-    /// The server is reached by a way that wants arguments mirrored in headers: no call of a tool is sent before its
-    /// list was looked at.
+    /// The transport mirrors arguments in headers: no tool is called before the list of tools was
+    /// read.
     pub fn mirror_arguments(&mut self) {
         self.tools.mirror_arguments();
     }
 
-    /// Checks that the headers of a call agree with its arguments, as far as its tool is known. The error is for people.
-    pub fn judge_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
+    /// Checks that the headers of a call agree with its arguments, as far as its tool is known. The error is a text for users.
+    pub fn check_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
         self.tools.check_mirrored(message, params)
     }
 
@@ -310,7 +312,8 @@ impl Multiplexer {
         self.tools.learn(now, &mut self.ledger, &mut self.link);
     }
 
-    /// A request of our own will not be answered. If it was for the list of tools, calls go on without it.
+    /// A request of Rialto's own will not be answered. If it was for the list of tools, calls go on
+    /// without it.
     pub(super) fn handle_unanswered(&mut self, now: Moment, id: WireId) {
         if self.tools.handle_unanswered(id) {
             self.admit(now);

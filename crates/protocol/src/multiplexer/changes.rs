@@ -36,7 +36,7 @@ impl Multiplexer {
             return;
         };
         self.answer_subscriptions(now, Some(&acknowledged.honoured));
-        // What the server does not send any more is not asked for in vain with every later listen.
+        // Later listens do not ask again for what the server does not send.
         for filter in acknowledged.refused {
             match filter {
                 ListenFilter::Resource(uri) => self.subscriptions.drop(&uri),

@@ -13,13 +13,13 @@ use crate::method::Method;
 use crate::time::Moment;
 
 impl Multiplexer {
-    /// Takes a call out of the books because the server is done with it.
+    /// Removes a call that the server has finished, and sends calls that waited for it.
     pub(super) fn finish_call(&mut self, now: Moment, id: WireId) -> Option<Box<InFlight>> {
         self.attribution.suspended.resume(id, &mut self.ledger);
         let call = self.ledger.take_call(id)?;
         self.detach_questions(id, &call);
         if let Some(polling) = call.doing.polling() {
-            polling.drop_steps(id, &mut self.ledger, &self.link);
+            polling.drop_polls(id, &mut self.ledger, &self.link);
         }
         self.ledger
             .sessions
@@ -29,9 +29,9 @@ impl Multiplexer {
         Some(call)
     }
 
-    /// Tells the server that no client wants a call's answer any more. The call belongs to its principal until the
-    /// server answers it all the same.
-    pub(super) fn release(
+    /// Cancels a call at the server, since no client waits for its answer. The call belongs to its
+    /// principal until the server answers it all the same.
+    pub(super) fn cancel_at_server(
         &mut self,
         now: Moment,
         id: WireId,
@@ -69,7 +69,7 @@ impl Multiplexer {
         Some(call)
     }
 
-    /// A call's questions are still the server's to have answered, but there is no call to keep alive.
+    /// Detaches the questions of a call that ends. The server may still get their answers.
     pub(super) fn detach_questions(&mut self, id: WireId, call: &InFlight) {
         self.undeclared.refuse(id, &mut self.ledger, &self.link);
         if call.asking.questions() > 0 {
@@ -77,7 +77,8 @@ impl Multiplexer {
         }
     }
 
-    /// A call ended without an answer of the server: what it was to bring about is not taken for granted.
+    /// A call ended without an answer of the server: its effect on subscriptions and levels is not
+    /// assumed.
     pub(super) fn revoke_effects(&mut self, call: &InFlight) {
         match &call.request {
             Request::Subscribe { uri } => {
@@ -98,8 +99,8 @@ impl Multiplexer {
         if self.ledger.waiting.remove(session, call) {
             // The server does not know of it.
         } else if let Some(id) = self.ledger.find_call(session, call) {
-            let released = self.release(now, id, message, "the client cancelled the request");
-            self.check_liveness_after(now, id, released.as_deref());
+            let cancelled = self.cancel_at_server(now, id, message, "the client cancelled the request");
+            self.check_liveness_after(now, id, cancelled.as_deref());
         } else {
             return;
         }
@@ -110,8 +111,9 @@ impl Multiplexer {
         });
     }
 
-    /// A client gave up on a call that had taken long. That is no time limit of ours, but a server that hangs must not
-    /// be spared because its clients are less patient: it has the call's own time to show that it lives.
+    /// A client has cancelled a call that had taken long. A server that hangs must be noticed even if
+    /// its clients cancel before Rialto's time limit. So it must show activity within the time of
+    /// the call.
     fn check_liveness_after(&mut self, now: Moment, id: WireId, call: Option<&InFlight>) {
         if let Some(call) = call
             && call.timer.stream_at().is_none()
@@ -145,7 +147,7 @@ impl Multiplexer {
         let calls = self.ledger.calls().filter(|(_, call)| call.session == session);
         let calls: Vec<WireId> = calls.map(|(id, _)| id).collect();
         for id in calls {
-            if let Some(call) = self.release(now, id, None, "the session ended") {
+            if let Some(call) = self.cancel_at_server(now, id, None, "the session ended") {
                 self.check_liveness_after(now, id, Some(&call));
                 self.ledger.tell(Tell::Failed {
                     session,

@@ -110,7 +110,7 @@ impl Multiplexer {
                 }
                 Pending::Handshake(_)
                 | Pending::Listen
-                | Pending::Step { .. }
+                | Pending::TaskPoll { .. }
                 | Pending::Background { .. } => {
                     continue;
                 }
@@ -168,8 +168,8 @@ impl Multiplexer {
         }
         for &id in &late {
             self.ledger.counters.timeouts += 1;
-            if let Some(call) = self.release(now, id, None, "no answer within the time limit") {
-                let failure = match self.is_own(call.session, &call.request) {
+            if let Some(call) = self.cancel_at_server(now, id, None, "no answer within the time limit") {
+                let failure = match self.is_for_listen(call.session, &call.request) {
                     true => self.ledger.limits.own_failure(),
                     false => call.timer.failure(&self.ledger.limits),
                 };

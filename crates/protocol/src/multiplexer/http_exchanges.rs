@@ -18,7 +18,7 @@ use crate::time::{Moment, earliest};
 use crate::version::{Era, LostStream};
 
 /// How often a request is sent again because the server had forgotten the session. Some servers
-/// refuse a request itself with the same status, and would cause handshakes for ever.
+/// refuse a request itself with the same status, and would cause handshakes without end.
 const FORGIVEN: u32 = 2;
 
 impl Multiplexer {
@@ -43,7 +43,7 @@ impl Multiplexer {
     /// connection. Another client gets a plain response with an HTTP status.
     pub fn handle_begun(&mut self, id: WireId) {
         let id = match self.ledger.pending(id) {
-            Some(Pending::Step { of }) => *of,
+            Some(Pending::TaskPoll { of }) => *of,
             Some(_) | None => id,
         };
         let Some(call) = self.ledger.call_mut(id) else {
@@ -65,7 +65,7 @@ impl Multiplexer {
             Some(Pending::Listen) => return self.handle_listen_lost(now, id),
             Some(Pending::Background { task }) => return self.tasks.handle_background_lost(&task),
             // A call fails if a step of polling its task does.
-            Some(Pending::Step { of }) => of,
+            Some(Pending::TaskPoll { of }) => of,
             Some(Pending::Call(_) | Pending::Own { .. }) | None => id,
         };
         match self.finish_call(now, id) {
@@ -122,8 +122,8 @@ impl Multiplexer {
                 return;
             }
             Some(Pending::Listen) => return self.handle_listen_lost(now, id),
-            Some(Pending::Step { of }) => {
-                return TaskPolling::return_step(now, id, of, &mut self.ledger);
+            Some(Pending::TaskPoll { of }) => {
+                return TaskPolling::return_poll(now, id, of, &mut self.ledger);
             }
             Some(Pending::Background { task }) => return self.tasks.handle_background_lost(&task),
             Some(Pending::Call(_) | Pending::Own { .. }) | None => {}
@@ -176,7 +176,7 @@ impl Multiplexer {
                 Pending::Handshake(_)
                 | Pending::Listen
                 | Pending::Own { .. }
-                | Pending::Step { .. }
+                | Pending::TaskPoll { .. }
                 | Pending::Background { .. },
             ) => true,
             None => false,
@@ -188,7 +188,7 @@ impl Multiplexer {
         match self.ledger.pending(id) {
             Some(Pending::Call(call)) => Some((call.session, Some(id))),
             // What comes while we wait for the outcome of a call's task is about that call.
-            Some(Pending::Step { of }) => self.ledger.call(*of).map(|call| (call.session, Some(*of))),
+            Some(Pending::TaskPoll { of }) => self.ledger.call(*of).map(|call| (call.session, Some(*of))),
             Some(
                 Pending::Handshake(_) | Pending::Listen | Pending::Own { .. } | Pending::Background { .. },
             )

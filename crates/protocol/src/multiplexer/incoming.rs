@@ -162,7 +162,7 @@ impl Multiplexer {
         match self.ledger.take_internal(id) {
             Some(Pending::Handshake(era)) => return self.handle_handshake(now, era, message),
             Some(Pending::Listen) => return self.handle_listen_end(now, id, &message),
-            Some(Pending::Step { of }) => return self.handle_step(now, id, of, &message),
+            Some(Pending::TaskPoll { of }) => return self.handle_task_poll(now, id, of, &message),
             Some(Pending::Background { task }) => {
                 return self.tasks.handle_background(&task, &mut self.ledger, &self.link);
             }

@@ -1,5 +1,5 @@
-//! The books of one instance: its sessions, the calls that wait or are in flight, the questions without an answer, what
-//! is to be sent and reported, and the limits that hold for all of these.
+//! The ledger of one instance: its sessions, the calls that wait or are in flight, the questions
+//! without an answer, what is to be sent and reported, and the limits for all of these.
 //!
 //! Every machine of the multiplexer works on the ledger through a `&mut Ledger` that its caller lends it.
 
@@ -20,7 +20,7 @@ use super::sessions::Sessions;
 use super::state::{InFlight, Pending, PendingOpen};
 use super::waiting::WaitingCalls;
 
-/// The books.
+/// The state that every machine of the multiplexer reads and writes.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) limits: Limits,
@@ -54,7 +54,7 @@ impl Ledger {
         }
     }
 
-    // Orders.
+    // Outputs.
 
     pub(super) fn tell(&mut self, tell: Tell) {
         self.outputs.push(Output::Tell(tell));
@@ -131,27 +131,27 @@ impl Ledger {
         self.pending.insert(id, pending);
     }
 
-    /// Takes a request out of the books.
+    /// Removes a request.
     pub(super) fn remove(&mut self, id: WireId) -> Option<Pending> {
         self.pending.remove(&id)
     }
 
-    /// Takes a call out of the books.
+    /// Removes a call, and returns it.
     pub(super) fn take_call(&mut self, id: WireId) -> Option<Box<InFlight>> {
         match self.pending.remove(&id)? {
             Pending::Call(call) => Some(call),
             Pending::Handshake(_)
             | Pending::Listen
             | Pending::Own { .. }
-            | Pending::Step { .. }
+            | Pending::TaskPoll { .. }
             | Pending::Background { .. } => None,
         }
     }
 
-    /// Takes a request of Rialto's own out that ends with its first answer, or with the loss of it.
+    /// Removes a request of Rialto's own that ends with its first answer, or with the loss of it.
     pub(super) fn take_internal(&mut self, id: WireId) -> Option<Pending> {
         let is_internal = match self.pending.get(&id)? {
-            Pending::Handshake(_) | Pending::Listen | Pending::Step { .. } | Pending::Background { .. } => {
+            Pending::Handshake(_) | Pending::Listen | Pending::TaskPoll { .. } | Pending::Background { .. } => {
                 true
             }
             Pending::Call(_) | Pending::Own { .. } => false,
@@ -159,7 +159,7 @@ impl Ledger {
         is_internal.then(|| self.pending.remove(&id))?
     }
 
-    /// Takes everything out.
+    /// Removes all requests, and returns them.
     pub(super) fn take_pending(&mut self) -> BTreeMap<WireId, Pending> {
         std::mem::take(&mut self.pending)
     }
@@ -205,7 +205,7 @@ impl Ledger {
 
     /// Returns the requests that are steps of polling a call's task.
     pub(super) fn steps(&self, call: WireId) -> Vec<WireId> {
-        let is_step = |pending: &Pending| matches!(pending, Pending::Step { of } if *of == call);
+        let is_step = |pending: &Pending| matches!(pending, Pending::TaskPoll { of } if *of == call);
         let pending = self.pending.iter().filter(|(_, pending)| is_step(pending));
         pending.map(|(step, _)| *step).collect()
     }

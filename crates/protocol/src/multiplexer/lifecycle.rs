@@ -98,12 +98,12 @@ impl Multiplexer {
         self.ledger.waiting.extend_start(until);
     }
 
-    /// Describes what a server that is not ready yet does, for clients that wait for it in vain.
+    /// Sets the error for clients whose wait for a starting server times out.
     pub fn describe_start(&mut self, report: Arc<BackendError>) {
         self.link.describe_start(report);
     }
 
-    /// A panic has interrupted the machine, so that its books may be wrong. Ends every call it still knows of, and
+    /// A panic has interrupted the machine, so that its ledger may be wrong. Ends every call it still knows of, and
     /// forgets the link; the caller ends the server.
     pub fn handle_panic(&mut self, backend_error: &Arc<BackendError>) {
         self.fail_waiting(&Failure::Exited(Arc::clone(backend_error)));

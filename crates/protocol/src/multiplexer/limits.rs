@@ -64,14 +64,14 @@ impl Limits {
     }
 
     /// Returns how long the first answer to a call may take. That to a request for a task's outcome may take as long as any
-    /// other call with progress. `is_own`: Rialto makes it, for what its client listens for.
+    /// other call with progress. `is_for_listen`: Rialto makes it for a listen.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "only the outcome of a task takes as long as the task"
     )]
-    pub(super) fn first_timeout(&self, method: Method, reads_events: bool, is_own: bool) -> Duration {
+    pub(super) fn first_timeout(&self, method: Method, reads_events: bool, is_for_listen: bool) -> Duration {
         match method {
-            _ if is_own => self.call_timeout(reads_events).min(self.own_timeout()),
+            _ if is_for_listen => self.call_timeout(reads_events).min(self.own_timeout()),
             Method::TasksResult => self.longest_call(reads_events),
             _ => self.call_timeout(reads_events),
         }
@@ -212,7 +212,7 @@ mod tests {
             stream_timeout: Duration::from_secs(200),
             ..Limits::default()
         };
-        let first = |method, reads_events, is_own| limits.first_timeout(method, reads_events, is_own);
+        let first = |method, reads_events, is_for_listen| limits.first_timeout(method, reads_events, is_for_listen);
         assert_eq!(first(Method::ToolsCall, false, false), Duration::from_secs(90));
         assert_eq!(first(Method::ToolsCall, true, false), Duration::from_secs(200));
         assert_eq!(first(Method::TasksResult, true, false), Duration::from_secs(2000));

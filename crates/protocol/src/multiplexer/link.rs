@@ -56,7 +56,7 @@ pub(super) struct Link {
     carrier: Carrier,
     face: Face,
     negotiation: Negotiation,
-    /// What a server that is not ready yet does, for clients that wait in vain.
+    /// The error for clients whose wait for a starting server times out.
     start_report: Option<Arc<BackendError>>,
     /// The handshake is begun as soon as the server runs, and not when the first client comes.
     initializes_at_start: bool,
@@ -267,7 +267,7 @@ impl Link {
     pub(super) fn call_off(&self, id: WireId, ledger: &mut Ledger) {
         let is_ours = matches!(
             ledger.pending(id),
-            Some(Pending::Own { .. } | Pending::Step { .. })
+            Some(Pending::Own { .. } | Pending::TaskPoll { .. })
         );
         if self.carrier == Carrier::Posts && is_ours {
             write_cancel(ledger.outgoing.end(), None, id, "no client waits for it any more");

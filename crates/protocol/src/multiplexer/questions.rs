@@ -401,7 +401,7 @@ impl Multiplexer {
 
     fn fail_undeclared(&mut self, now: Moment, id: WireId, required: Vec<&'static str>) {
         let reason = "the client lacks a capability that the server asked for";
-        let Some(call) = self.release(now, id, None, reason) else {
+        let Some(call) = self.cancel_at_server(now, id, None, reason) else {
             return;
         };
         let call = call.into_call();

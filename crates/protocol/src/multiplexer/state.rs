@@ -1,4 +1,4 @@
-//! What is written down: sessions, calls on their way and in flight, and questions without an answer.
+//! The entries of the ledger: calls that wait or are in flight, and questions without an answer.
 
 use bytes::Bytes;
 
@@ -30,7 +30,7 @@ pub(super) enum Opening {
     Restored,
 }
 
-/// What has become of a call before it is sent, or sent again.
+/// What happened to a call before this attempt to send it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct RetryHistory {
     /// How often the server refused it for want of a session.
@@ -45,7 +45,7 @@ pub(super) struct Waiting {
     pub(super) deadline: Moment,
     /// Which failure follows at the deadline: a slow start is not a slow call.
     pub(super) starting: bool,
-    /// When to tell the client that it takes long.
+    /// When the response becomes a stream, since the call takes long.
     pub(super) stream_at: Option<Moment>,
     /// Its client was asked something that must be answered first.
     pub(super) asked_first: bool,
@@ -56,7 +56,7 @@ pub(super) struct Waiting {
 
 #[derive(Debug)]
 pub(super) enum Pending {
-    /// Boxed: it is looked up and put away more often than it is made.
+    /// A call of a client. Boxed, so that entries are small.
     Call(Box<InFlight>),
     /// The first message of an era.
     Handshake(Era),
@@ -65,8 +65,8 @@ pub(super) enum Pending {
     /// A request of Rialto's own whose answer is ignored.
     Own { until: Moment },
     /// A poll of a call's task; the call's own time limit holds for it.
-    Step { of: WireId },
-    /// Our waiting for the outcome of a task, so that its server can ask.
+    TaskPoll { of: WireId },
+    /// A `tasks/result` of Rialto's own: the server can ask questions while it is open.
     Background { task: String },
 }
 
@@ -78,7 +78,7 @@ impl Pending {
             Self::Handshake(_)
             | Self::Listen
             | Self::Own { .. }
-            | Self::Step { .. }
+            | Self::TaskPoll { .. }
             | Self::Background { .. } => None,
         }
     }
@@ -89,7 +89,7 @@ impl Pending {
             Self::Handshake(_)
             | Self::Listen
             | Self::Own { .. }
-            | Self::Step { .. }
+            | Self::TaskPoll { .. }
             | Self::Background { .. } => None,
         }
     }
@@ -106,8 +106,9 @@ pub(super) struct InFlight {
     pub(super) doing: Doing,
     /// How often the server has asked by an answer.
     pub(super) rounds: u32,
-    /// The server does it only as a task, and its client knows nothing of such.
-    pub(super) drives: bool,
+    /// The server runs it only as a task, and its client does not know tasks: Rialto polls the
+    /// task and answers the call.
+    pub(super) hides_task: bool,
     pub(super) past: RetryHistory,
     /// The client's progress token, to be put back into progress notifications.
     pub(super) token: Option<Bytes>,
@@ -206,16 +207,16 @@ impl Asking {
     }
 }
 
-/// What a call is doing.
+/// What a call is doing, which is what it waits for.
 #[derive(Debug)]
 pub(super) enum Doing {
-    /// The server: it has not answered.
+    /// The server's answer.
     Working,
-    /// The listen that asks for it: the server was sent no request for this call.
+    /// The acknowledgement of a listen. The server was sent no request for this call.
     Listening,
-    /// The client, or a pause: the server has answered `input_required`.
+    /// The client's answers, or the end of a pause. The server has answered `input_required`.
     Round(Round),
-    /// The task that the server has answered with.
+    /// The end of a task. The server has answered with the task.
     Polled(Box<TaskPolling>),
 }
 

@@ -81,7 +81,7 @@ impl Suspended {
     }
 
     /// Returns whether a call of another principal is suspended, with which none of this session's must be confused.
-    pub(super) fn has_stranger(&self, session: SessionKey, ledger: &Ledger) -> bool {
+    pub(super) fn has_other_principal(&self, session: SessionKey, ledger: &Ledger) -> bool {
         if !self.is_any() {
             return false;
         }

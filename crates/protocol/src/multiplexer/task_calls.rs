@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::Multiplexer;
 use super::state::QuestionOrigin;
-use super::task_polling::{Step, TaskPolling};
+use super::task_polling::{PollOutcome, TaskPolling};
 use super::tasks::TaskClient;
 use crate::backend_face::{WireId, modern};
 use crate::error_code;
@@ -31,7 +31,8 @@ impl Multiplexer {
         let Some(call) = self.ledger.call(id) else {
             return Some(message);
         };
-        let (session, era, method, drives) = (call.session, call.era, call.method(), call.drives);
+        let (session, era, method, hides_task) =
+            (call.session, call.era, call.method(), call.hides_task);
         let (ledger, link) = (&mut self.ledger, &self.link);
         let (server, client) = (link.face().tasks(), era.tasks());
         let is_lifted = (server, client) == (TaskStyle::Core, TaskStyle::Extension);
@@ -40,7 +41,7 @@ impl Multiplexer {
                 let Some(task) = task::created(&message, server) else {
                     return Some(message);
                 };
-                if drives || (server, client) == (TaskStyle::Extension, TaskStyle::Core) {
+                if hides_task || (server, client) == (TaskStyle::Extension, TaskStyle::Core) {
                     TaskPolling::begin(now, id, &task, ledger, link);
                     return None;
                 }
@@ -85,12 +86,12 @@ impl Multiplexer {
     }
 
     /// The server has answered a step in the polling of a call's task.
-    pub(super) fn handle_step(&mut self, now: Moment, step: WireId, of: WireId, message: &Message) {
-        let next = TaskPolling::handle_step(now, step, of, message, &mut self.ledger, &self.link);
+    pub(super) fn handle_task_poll(&mut self, now: Moment, step: WireId, of: WireId, message: &Message) {
+        let next = TaskPolling::handle_task_poll(now, step, of, message, &mut self.ledger, &self.link);
         match next {
-            Step::Continue => {}
-            Step::Conclude(message) => self.conclude_polling(now, of, message),
-            Step::Ask(questions) => self.ask_for_task(now, of, questions),
+            PollOutcome::Continue => {}
+            PollOutcome::Conclude(message) => self.conclude_polling(now, of, message),
+            PollOutcome::Ask(questions) => self.ask_for_task(now, of, questions),
         }
     }
 

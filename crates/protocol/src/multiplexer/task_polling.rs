@@ -56,9 +56,9 @@ enum Goal {
     Report(Message),
 }
 
-/// What follows from the answer to a step.
+/// What follows from the answer to a poll.
 #[derive(Debug)]
-pub(super) enum Step {
+pub(super) enum PollOutcome {
     Continue,
     /// The call is answered with this.
     Conclude(Message),
@@ -87,7 +87,7 @@ impl TaskPolling {
     }
 
     /// Returns whether the task is polled to its end, for the call's answer.
-    fn drives(&self) -> bool {
+    fn answers_call(&self) -> bool {
         matches!(self.goal, Goal::Outcome)
     }
 
@@ -130,7 +130,7 @@ impl TaskPolling {
     pub(super) fn driven(task: &str, ledger: &Ledger) -> Option<(SessionKey, WireId)> {
         ledger.calls().find_map(|(id, call)| {
             let polling = call.doing.polling()?;
-            (polling.drives() && polling.task == task).then_some((call.session, id))
+            (polling.answers_call() && polling.task == task).then_some((call.session, id))
         })
     }
 
@@ -153,7 +153,7 @@ impl TaskPolling {
             answers,
         };
         link.face().write_task(ledger.outgoing.end(), &request);
-        ledger.enter(id, Pending::Step { of });
+        ledger.enter(id, Pending::TaskPoll { of });
         Some(id)
     }
 
@@ -210,35 +210,35 @@ impl TaskPolling {
         }
     }
 
-    /// The server has answered a step of this call.
-    pub(super) fn handle_step(
+    /// The server has answered a poll for this call.
+    pub(super) fn handle_task_poll(
         now: Moment,
         step: WireId,
         of: WireId,
         message: &Message,
         ledger: &mut Ledger,
         link: &Link,
-    ) -> Step {
+    ) -> PollOutcome {
         let Some(polling) = Self::of(of, ledger) else {
-            return Step::Continue;
+            return PollOutcome::Continue;
         };
         if polling.polling.take_if(|polling| *polling == step).is_some() {
             polling.poll_at = None;
             return Self::handle_poll(now, of, message, ledger, link);
         }
         if polling.outcome.take_if(|outcome| *outcome == step).is_some() {
-            return Step::Conclude(match &polling.goal {
+            return PollOutcome::Conclude(match &polling.goal {
                 Goal::Outcome => task::unrelated(message),
                 Goal::Report(described) => task::with_outcome(described, message),
             });
         }
         // That answers were taken needs no further word.
-        Step::Continue
+        PollOutcome::Continue
     }
 
-    fn handle_poll(now: Moment, id: WireId, message: &Message, ledger: &mut Ledger, link: &Link) -> Step {
+    fn handle_poll(now: Moment, id: WireId, message: &Message, ledger: &mut Ledger, link: &Link) -> PollOutcome {
         let Some(task) = task::described(message) else {
-            return Step::Conclude(if message.kind() == Kind::Error {
+            return PollOutcome::Conclude(if message.kind() == Kind::Error {
                 message.clone()
             } else {
                 own_error("the server does not say what became of its task")
@@ -250,7 +250,7 @@ impl TaskPolling {
             (Status::Working, _) => Self::poll_later(now, id, &task, ledger),
             (Status::InputRequired, TaskStyle::Extension) => {
                 Self::poll_later(now, id, &task, ledger);
-                return Step::Ask(Self::new_questions(id, message, ledger));
+                return PollOutcome::Ask(Self::new_questions(id, message, ledger));
             }
             // The server asks the client that waits for the outcome.
             (Status::InputRequired, TaskStyle::Core) => {
@@ -258,12 +258,12 @@ impl TaskPolling {
                 Self::await_outcome(id, ledger, link);
             }
             (Status::Completed | Status::Failed, TaskStyle::Extension) => {
-                return Step::Conclude(inlined(message));
+                return PollOutcome::Conclude(inlined(message));
             }
             (Status::Completed | Status::Failed, TaskStyle::Core) => Self::await_outcome(id, ledger, link),
-            (Status::Cancelled, _) => return Step::Conclude(own_error("the server cancelled its task")),
+            (Status::Cancelled, _) => return PollOutcome::Conclude(own_error("the server cancelled its task")),
         }
-        Step::Continue
+        PollOutcome::Continue
     }
 
     /// Returns the questions of a task that were not put to the client yet.
@@ -319,8 +319,8 @@ impl TaskPolling {
         let Some(polling) = Self::of(id, ledger) else {
             return;
         };
-        let (drives, outcome) = (polling.drives(), polling.outcome);
-        if drives && let Some(step) = Self::send(id, Method::TasksCancel, None, ledger, link) {
+        let (answers_call, outcome) = (polling.answers_call(), polling.outcome);
+        if answers_call && let Some(step) = Self::send(id, Method::TasksCancel, None, ledger, link) {
             ledger.enter_own(step, now.after(ledger.limits.own_timeout()));
         }
         if let Some(outcome) = outcome {
@@ -329,8 +329,8 @@ impl TaskPolling {
         }
     }
 
-    /// Drops the steps of a call that has ended.
-    pub(super) fn drop_steps(&self, of: WireId, ledger: &mut Ledger, link: &Link) {
+    /// Drops the polls for a call that has ended.
+    pub(super) fn drop_polls(&self, of: WireId, ledger: &mut Ledger, link: &Link) {
         for step in ledger.steps(of) {
             // The request for the outcome has been cancelled with the task.
             if self.outcome != Some(step) {
@@ -340,8 +340,8 @@ impl TaskPolling {
         }
     }
 
-    /// A step was provably not begun: the task is polled again in a while.
-    pub(super) fn return_step(now: Moment, step: WireId, of: WireId, ledger: &mut Ledger) {
+    /// A poll was provably not begun: the task is polled again in a while.
+    pub(super) fn return_poll(now: Moment, step: WireId, of: WireId, ledger: &mut Ledger) {
         let Some(polling) = Self::of(of, ledger) else {
             return;
         };

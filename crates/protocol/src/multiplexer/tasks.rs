@@ -188,8 +188,9 @@ impl Tasks {
         })
     }
 
-    /// Answers a request about a task that is none of the caller's, or that needs no server. Returns whether it did.
-    pub(super) fn judge(&mut self, call: &Call, ledger: &mut Ledger, link: &Link) -> bool {
+    /// Answers a request about a task that is not the caller's, or that needs no server. Returns
+    /// whether it did.
+    pub(super) fn answer_locally(&mut self, call: &Call, ledger: &mut Ledger, link: &Link) -> bool {
         let method = call.message.method();
         if !method.names_a_task() {
             return false;

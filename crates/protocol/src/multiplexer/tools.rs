@@ -112,7 +112,7 @@ impl Tools {
         self.policy.without_denied(message)
     }
 
-    /// Checks that the headers of a call agree with its arguments, as far as its tool is known. The error is for people.
+    /// Checks that the headers of a call agree with its arguments, as far as its tool is known. The error is a text for users.
     pub(super) fn check_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
         let Some(tool) = self.named(message) else {
             return Ok(());

@@ -523,7 +523,7 @@ impl Calls {
     pub(super) fn drop_oldest(&mut self, target: DropTarget) -> u64 {
         let stream = match target {
             DropTarget::Open(call) => self.open.get_mut(&call).and_then(|call| call.stream_mut()),
-            // Without its answer a stream is not worth coming back to: a client would try for ever.
+            // A stream without its answer would be resumed without end.
             DropTarget::Past(at) if self.past.get(at).is_some_and(|(_, past)| past.log.len() == 1) => {
                 return self.past.remove(at).map_or(0, |_| 1);
             }

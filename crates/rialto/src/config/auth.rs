@@ -33,7 +33,7 @@ pub(super) fn read(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuthS
         let public = fields.list("public").unwrap_or_default();
         auth.public = public
             .iter()
-            .filter_map(|given| walk.judge(given, |text| one_of(text, &OPEN_PATHS)))
+            .filter_map(|given| walk.parse(given, |text| one_of(text, &OPEN_PATHS)))
             .collect();
         fields.finish();
     }
@@ -267,13 +267,13 @@ fn jwt(mut fields: Fields<'_, '_>) -> Option<JwtSettings> {
     let algorithms: Option<BTreeSet<SignatureAlgorithm>> = fields.list("algorithms").map(|given| {
         given
             .iter()
-            .filter_map(|given| walk.judge(given, |text| one_of(text, &SignatureAlgorithm::WORDS)))
+            .filter_map(|given| walk.parse(given, |text| one_of(text, &SignatureAlgorithm::WORDS)))
             .collect()
     });
     let types = fields.list("types").unwrap_or_default();
     let types = types
         .iter()
-        .filter_map(|given| walk.judge(given, token_type))
+        .filter_map(|given| walk.parse(given, token_type))
         .collect();
     let scopes = fields.list("required_scopes").unwrap_or_default();
     let scopes = self::scopes(walk, &scopes);
@@ -305,7 +305,7 @@ fn token_type(text: &str) -> Result<String, String> {
 fn scopes(walk: &Walk<'_>, given: &[Given]) -> Vec<Scope> {
     given
         .iter()
-        .filter_map(|given| walk.judge(given, Scope::parse))
+        .filter_map(|given| walk.parse(given, Scope::parse))
         .collect()
 }
 
@@ -353,7 +353,7 @@ fn proxy(mut fields: Fields<'_, '_>) -> Option<ProxySettings> {
     }
     let from: Vec<Network> = from
         .iter()
-        .filter_map(|given| walk.judge(given, Network::parse))
+        .filter_map(|given| walk.parse(given, Network::parse))
         .collect();
     fields.finish();
     let default = http::HeaderName::try_from(USER_HEADER).expect("the usual header has a valid name");

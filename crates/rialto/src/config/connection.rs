@@ -98,7 +98,7 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
     )
     .unwrap_or(MAX_QUEUE);
     let era = given(("--era", flags.era.as_deref()), "RIALTO_ERA", environment)
-        .and_then(|given| walk.judge(&given, |text| one_of(text, &ERAS)));
+        .and_then(|given| walk.parse(&given, |text| one_of(text, &ERAS)));
     let name = given(("--name", flags.name.as_deref()), "RIALTO_NAME", environment)
         .or_else(|| given(("--name", None), "MCP_NAME", environment))
         .map(|given| given.text);
@@ -149,9 +149,9 @@ fn server(
         "RIALTO_TRANSPORT",
         environment,
     )
-    .and_then(|given| walk.judge(&given, |text| one_of(text, &TRANSPORTS)));
+    .and_then(|given| walk.parse(&given, |text| one_of(text, &TRANSPORTS)));
     let retry = given(("--retry", flags.retry.as_deref()), "RIALTO_RETRY", environment)
-        .and_then(|given| walk.judge(&given, |text| one_of(text, &RETRIES)));
+        .and_then(|given| walk.parse(&given, |text| one_of(text, &RETRIES)));
     let ca_file = given(
         ("--ca-file", flags.ca_file.as_deref()),
         "RIALTO_CA_FILE",
@@ -190,7 +190,7 @@ fn sign_in(
     walk: &Walk<'_>,
 ) -> SignIn {
     let said = given(("--auth", flags.auth.as_deref()), "RIALTO_AUTH", environment);
-    let said = said.and_then(|given| walk.judge(&given, |text| one_of(text, &AUTHS)));
+    let said = said.and_then(|given| walk.parse(&given, |text| one_of(text, &AUTHS)));
     let authorized = headers.iter().any(|(name, _)| *name == AUTHORIZATION);
     let told = crate::sign_in::is_told(&flags.client, environment);
     if !said.unwrap_or(told || !authorized) {
@@ -232,7 +232,7 @@ fn address(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> 
         // It may hold a password.
         given.written = "https://…@…".to_owned();
     }
-    walk.judge(&given, remote::address)
+    walk.parse(&given, remote::address)
 }
 
 /// `linear` of `https://mcp.linear.app/mcp`.
@@ -288,7 +288,7 @@ fn timeout(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> 
         "RIALTO_REQUEST_TIMEOUT",
         environment,
     ) {
-        return walk.judge(&given, quantity::time_or_off);
+        return walk.parse(&given, quantity::time_or_off);
     }
     let text = environment.filled("MCP_TIMEOUT_MS")?;
     match quantity::count(text.trim()) {
@@ -312,7 +312,7 @@ fn number(
     let found: Option<Given> = variables
         .iter()
         .find_map(|variable| given(flag, variable, environment));
-    walk.judge(&found?, parse)
+    walk.parse(&found?, parse)
 }
 
 #[cfg(test)]

@@ -410,8 +410,8 @@ fn roots(fields: &mut Fields<'_, '_>) -> Vec<String> {
         return Vec::new();
     };
     let given = fields.scalars(node, "roots");
-    let judged = given.iter().filter_map(|root| {
-        fields.walk.judge(root, |text| {
+    let parsed = given.iter().filter_map(|root| {
+        fields.walk.parse(root, |text| {
             // The specification allows no other scheme today (2025-11-25, roots).
             if text.starts_with("file://") {
                 Ok(text.to_owned())
@@ -420,7 +420,7 @@ fn roots(fields: &mut Fields<'_, '_>) -> Vec<String> {
             }
         })
     });
-    judged.collect()
+    parsed.collect()
 }
 
 /// `tools: { allow: […], deny: […] }`.
@@ -445,7 +445,7 @@ fn tools(fields: &mut Fields<'_, '_>) -> ToolPolicy {
                 }
                 given
                     .iter()
-                    .filter_map(|given| inner.walk.judge(given, glob))
+                    .filter_map(|given| inner.walk.parse(given, glob))
                     .collect()
             };
             let policy = ToolPolicy {
@@ -495,7 +495,7 @@ fn no_nul(fields: &Fields<'_, '_>, given: &Given) {
 }
 
 fn cwd(fields: &Fields<'_, '_>, given: Given) -> Option<PathBuf> {
-    let directory = fields.walk.judge(&given, |text| {
+    let directory = fields.walk.parse(&given, |text| {
         if text.is_empty() {
             Err("write a directory, or leave it out".to_owned())
         } else if text == "~" || text.starts_with("~/") {
@@ -535,7 +535,7 @@ fn env_from_headers(fields: &mut Fields<'_, '_>, sharing: Sharing) -> BTreeMap<S
                 format!("`{variable}` decides what a program loads or runs, so that no caller may set it: set it under `env`"),
             );
         }
-        if let Some(header) = fields.walk.judge(&header, quantity::header_name) {
+        if let Some(header) = fields.walk.parse(&header, quantity::header_name) {
             headers.insert(variable, header);
         }
     }

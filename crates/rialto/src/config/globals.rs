@@ -92,7 +92,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         )
         .and_then(|given| {
             let relative_to = beside(&given.place, walk);
-            walk.judge(&given, |text| match text {
+            walk.parse(&given, |text| match text {
                 "" => Err("write the path of a directory".to_owned()),
                 path => Ok(relative_to.join(path)),
             })
@@ -119,7 +119,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
             &["RIALTO_PUBLIC_URL"],
             "public_url",
         )
-        .and_then(|given| walk.judge(&given, PublicUrl::parse));
+        .and_then(|given| walk.parse(&given, PublicUrl::parse));
     let auth = auth::read(flags, &mut layers);
     let limits = limits::read(&mut layers);
     let metrics = layers.first(("", None), &["RIALTO_METRICS"], "metrics");
@@ -128,7 +128,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
     let is_said = |flag: bool, variable: &'static str| {
         flag || layers
             .variable(&[variable])
-            .and_then(|given| walk.judge(&given, quantity::truth))
+            .and_then(|given| walk.parse(&given, quantity::truth))
             .unwrap_or(false)
     };
     let keep_going = is_said(flags.keep_going, "RIALTO_KEEP_GOING");
@@ -138,7 +138,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         None => Place::Flag("--listen"),
     };
     let listen = listen
-        .and_then(|given| walk.judge(&given, quantity::listen))
+        .and_then(|given| walk.parse(&given, quantity::listen))
         .unwrap_or(LISTEN);
     auth::check_listen(
         walk,
@@ -151,7 +151,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
 
     let judged = |given: Option<Given>, parse: fn(&str) -> Result<Duration, String>, default| {
         given
-            .and_then(|given| walk.judge(&given, parse))
+            .and_then(|given| walk.parse(&given, parse))
             .unwrap_or(default)
     };
     let timeout_form = match &request_timeout {
@@ -166,17 +166,17 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         state_dir,
         allowed_hosts: allowed_hosts
             .iter()
-            .filter_map(|given| walk.judge(given, quantity::host))
+            .filter_map(|given| walk.parse(given, quantity::host))
             .collect(),
         allowed_origins: allowed_origins
             .iter()
-            .filter_map(|given| walk.judge(given, quantity::origin))
+            .filter_map(|given| walk.parse(given, quantity::origin))
             .collect(),
         public_url,
         auth,
         limits,
         metrics: metrics
-            .and_then(|given| walk.judge(&given, quantity::truth))
+            .and_then(|given| walk.parse(&given, quantity::truth))
             .unwrap_or(true),
         traces,
         audit,
@@ -185,10 +185,10 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
             request_timeout: judged(request_timeout, timeout_form, REQUEST_TIMEOUT),
             stream_timeout: judged(stream_timeout, quantity::time_or_off, STREAM_TIMEOUT),
             max_message_bytes: max_message_bytes
-                .and_then(|given| walk.judge(&given, quantity::size))
+                .and_then(|given| walk.parse(&given, quantity::size))
                 .unwrap_or(MAX_MESSAGE_BYTES),
-            max_sessions: max_sessions.and_then(|given| walk.judge(&given, quantity::count)),
-            max_stdio_sessions: max_stdio_sessions.and_then(|given| walk.judge(&given, quantity::count)),
+            max_sessions: max_sessions.and_then(|given| walk.parse(&given, quantity::count)),
+            max_stdio_sessions: max_stdio_sessions.and_then(|given| walk.parse(&given, quantity::count)),
         },
     }
 }
@@ -294,7 +294,7 @@ fn tls(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> Option<TlsSetting
         .flag_or_variable(("--tls-key", flags.tls_key.as_deref()), &["RIALTO_TLS_KEY"])
         .or(key);
     let path = |given: &Given| {
-        walk.judge(given, |text| match text {
+        walk.parse(given, |text| match text {
             "" => Err("write the path of a file".to_owned()),
             path => Ok(beside(&given.place, walk).join(path)),
         })
@@ -350,7 +350,7 @@ fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
         .or(sink)
         .and_then(|given| {
             let relative_to = beside(&given.place, walk);
-            walk.judge(&given, |text| match text {
+            walk.parse(&given, |text| match text {
                 "off" | "false" => Ok(AuditSink::Off),
                 "stdout" => Ok(AuditSink::Stdout),
                 "" | "true" | "on" | "stderr" => Err("write stdout, the path of a file, or off".to_owned()),
@@ -361,7 +361,7 @@ fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
     let bodies = layers
         .variable(&["RIALTO_AUDIT_BODIES", "AUDIT_LOG_BODIES"])
         .or(bodies)
-        .and_then(|given| walk.judge(&given, quantity::truth))
+        .and_then(|given| walk.parse(&given, quantity::truth))
         .unwrap_or(false);
     if bodies && sink == AuditSink::Off {
         walk.note(
@@ -376,13 +376,13 @@ fn audit(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> AuditSettings {
                 ("count", OnAuditFailure::Count),
                 ("refuse", OnAuditFailure::Refuse),
             ];
-            walk.judge(&given, |text| one_of(text, &words))
+            walk.parse(&given, |text| one_of(text, &words))
         })
         .unwrap_or(OnAuditFailure::Count);
     let chain = layers
         .variable(&["RIALTO_AUDIT_CHAIN"])
         .or(chain)
-        .and_then(|given| walk.judge(&given, quantity::truth))
+        .and_then(|given| walk.parse(&given, quantity::truth))
         .unwrap_or(false);
     let chain_key = layers
         .variable(&["RIALTO_AUDIT_CHAIN_KEY"])
@@ -424,11 +424,11 @@ fn traces(layers: &mut Layers<'_, '_, '_>) -> Option<TraceSettings> {
     let sample = layers
         .variable(&["RIALTO_OTLP_SAMPLE"])
         .or(sample)
-        .and_then(|given| walk.judge(&given, quantity::share));
+        .and_then(|given| walk.parse(&given, quantity::share));
     let endpoint = layers
         .variable(&["RIALTO_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"])
         .or(endpoint)
-        .and_then(|given| walk.judge(&given, quantity::web_address))?;
+        .and_then(|given| walk.parse(&given, quantity::web_address))?;
     Some(TraceSettings {
         endpoint,
         sample: sample.unwrap_or(1.0),

@@ -79,7 +79,7 @@ pub(super) fn read(layers: &mut Layers<'_, '_, '_>) -> LimitSettings {
     LimitSettings {
         trusted_proxies: proxies
             .iter()
-            .filter_map(|given| walk.judge(given, Network::parse))
+            .filter_map(|given| walk.parse(given, Network::parse))
             .collect(),
         ..settings
     }
@@ -108,12 +108,12 @@ struct Read<'r, 'f, 'w, 'a> {
 impl Read<'_, '_, '_, '_> {
     fn count(&mut self, key: &'static str, variable: &'static str) -> Option<usize> {
         let given = self.given(key, variable)?;
-        self.layers.fields.walk.judge(&given, quantity::count)
+        self.layers.fields.walk.parse(&given, quantity::count)
     }
 
     fn size(&mut self, key: &'static str, variable: &'static str) -> Option<usize> {
         let given = self.given(key, variable)?;
-        self.layers.fields.walk.judge(&given, quantity::size)
+        self.layers.fields.walk.parse(&given, quantity::size)
     }
 
     fn given(&mut self, key: &'static str, variable: &'static str) -> Option<Given> {

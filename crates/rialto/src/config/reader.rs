@@ -80,8 +80,8 @@ impl<'a> Walk<'a> {
         (problems, self.notes.into_inner())
     }
 
-    /// Judges a value; a complaint shows what was written.
-    pub(super) fn judge<T>(&self, given: &Given, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
+    /// Parses a value. An error shows what was written.
+    pub(super) fn parse<T>(&self, given: &Given, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         match parse(&given.text) {
             Ok(value) => Some(value),
             Err(message) => {
@@ -189,14 +189,14 @@ impl<'w, 'a> Fields<'w, 'a> {
         self.scalar(node, key)
     }
 
-    /// Returns a single value, filled in and judged.
+    /// Returns a single value, with its references replaced, parsed.
     pub(super) fn parsed<T>(
         &mut self,
         key: &'static str,
         parse: impl FnOnce(&str) -> Result<T, String>,
     ) -> Option<T> {
         let given = self.given(key)?;
-        self.walk.judge(&given, parse)
+        self.walk.parse(&given, parse)
     }
 
     /// One of a closed set of words.

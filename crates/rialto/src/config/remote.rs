@@ -141,6 +141,6 @@ fn forward_headers(fields: &mut Fields<'_, '_>, sharing: Sharing) -> Vec<HeaderN
     }
     given
         .iter()
-        .filter_map(|given| fields.walk.judge(given, header_name))
+        .filter_map(|given| fields.walk.parse(given, header_name))
         .collect()
 }

@@ -31,7 +31,7 @@ pub(super) fn read(
         Single::Demo => demo_command(walk)?,
     };
     let name = match given(("--name", flags.name.as_deref()), "RIALTO_NAME", environment) {
-        Some(given) => walk.judge(&given, |text| name::check(text).map(|()| text.to_owned()))?,
+        Some(given) => walk.parse(&given, |text| name::check(text).map(|()| text.to_owned()))?,
         None => match single {
             Single::Command => name::of_command(&argv),
             Single::Demo => "demo".to_owned(),
@@ -42,7 +42,7 @@ pub(super) fn read(
         "RIALTO_PROCESS",
         environment,
     )
-    .and_then(|given| walk.judge(&given, |text| one_of(text, &SHARINGS)))
+    .and_then(|given| walk.parse(&given, |text| one_of(text, &SHARINGS)))
     .unwrap_or(Sharing::Shared);
     let env = variables(flags, environment, walk);
     // The command was typed in a shell whose variables are meant for it.
@@ -55,7 +55,7 @@ pub(super) fn read(
         "RIALTO_START_TIMEOUT",
         environment,
     )
-    .and_then(|given| walk.judge(&given, quantity::some_time));
+    .and_then(|given| walk.parse(&given, quantity::some_time));
     let mut destination = destination::plain(name, argv, env, inherits, sharing, defaults);
     if let Some(start_timeout) = start_timeout {
         destination.instances.start_timeout = start_timeout;

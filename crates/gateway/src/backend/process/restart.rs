@@ -1,7 +1,7 @@
 //! Restart backoff of one child: when it may be started, and how long to wait after a failure.
 //!
 //! Pure: time is an argument, counted from any fixed beginning, and nothing here starts or stops
-//! anything. The law: one start and three restarts after 0.5, 1 and 2 s; the count is forgotten
+//! anything. The rule: one start and three restarts after 0.5, 1 and 2 s; the count is forgotten
 //! after 60 s of health; after the third failed restart the child counts as failed, and a new
 //! attempt is made at most every 30 s, and only for a request. A deliberate stop never shortens a
 //! wait.
@@ -78,7 +78,7 @@ pub struct RestartPolicy {
     failures: usize,
     /// No start before this moment. It outlives a deliberate stop.
     earliest: Duration,
-    /// One of the failures was not the child's own fault.
+    /// One failure is not counted once the child is ready: `server/discover` may have caused it.
     forgives_one: bool,
 }
 
@@ -187,8 +187,8 @@ impl RestartPolicy {
         Ok(self.state())
     }
 
-    /// The child that has just failed may have ended because of what it was asked, and is asked something else next
-    /// time. The failure is forgotten as soon as the child has shown that it works.
+    /// The child may have ended because of `server/discover`, and is sent `initialize` next time. The
+    /// last failure is not counted once the child is ready.
     pub fn forgive_failure(&mut self) {
         self.forgives_one = true;
     }

@@ -1,7 +1,7 @@
 //! The tasks of a child process: one that supervises it, one that reads it, one that writes to it.
 //!
-//! They decide nothing about the protocol. When to start is decided by the restart policy; the rest is the
-//! multiplexer's business, through the [`Instance`].
+//! They decide nothing about the protocol. The restart policy decides when to start; the multiplexer
+//! decides the rest, through the [`Instance`].
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -34,7 +34,7 @@ use crate::tasks;
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5);
 /// How long a server may live on after it has closed a pipe that it cannot do without.
 const PIPE_GRACE: Duration = Duration::from_secs(1);
-/// How long the last words of an ended server are waited for.
+/// How long Rialto waits for the last output of a server that has exited.
 const FINAL_OUTPUT: Duration = Duration::from_millis(50);
 /// A buffer that grew beyond this for one large message is not kept.
 const KEPT_BUFFER: usize = 256 << 10;
@@ -62,12 +62,12 @@ pub(crate) struct ProcessSupervisor {
 /// How a run of the child ended.
 enum RunEnd {
     ByItself(Exit),
-    /// It gave no sign of life, or nothing that could be used.
+    /// It showed no activity, or its output could not be used.
     Replaced(&'static str),
     Stopped,
 }
 
-/// Why a child is no longer attended to.
+/// Why the supervision of a child ends.
 enum EndCause {
     Exited(Exit),
     PipesClosed,
@@ -245,7 +245,7 @@ impl ProcessSupervisor {
         }
     }
 
-    /// Looks after a running child until it ends or is ended.
+    /// Supervises a running child until it ends or is stopped.
     async fn supervise(&self, running: Running, policy: &mut RestartPolicy, tail: StderrTail) -> RunEnd {
         let Running {
             pid,
