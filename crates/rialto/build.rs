@@ -1,7 +1,7 @@
 //! Links the program by a linker script, if `RIALTO_LINK_SCRIPT` names one.
 //!
-//! `cargo xtask bench` makes such a script for GNU ld from the functions that a start and plain calls run, and sets the
-//! variable. Other builds need none, and other linkers would not read it.
+//! `cargo xtask bench` makes such a script for GNU ld from the functions that a start and plain
+//! calls run, and sets the variable. Other builds need none, and other linkers would not read it.
 
 #![expect(
     clippy::disallowed_methods,

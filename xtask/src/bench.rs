@@ -1,6 +1,7 @@
 //! Builds what is measured, installs the peers and hands over to `bench-load`.
 //!
-//! It measures the profile `dist`, as packages are built, and writes the page only after a complete run.
+//! It measures the profile `dist`, as packages are built, and writes the page only after a complete
+//! run.
 
 use std::path::Path;
 use std::process::Command;

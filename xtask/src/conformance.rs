@@ -1,9 +1,10 @@
-//! The official conformance suite, run against `rialto serve` and against the same server without a bridge; and, by
-//! `client_side`, through `rialto connect`.
+//! The official conformance suite, run against `rialto serve` and against the same server without a
+//! bridge; and, by `client_side`, through `rialto connect`.
 //!
-//! Hides which cells there are and how they are judged. It refuses to excuse: a check that the native server
-//! passes must pass through Rialto, or stand in `tests/conformance/expected-failures.txt` with a reason, and an
-//! excuse that is no longer needed fails the run as well.
+//! Hides which cells there are and how they are judged. It refuses to excuse: a check that the
+//! native server passes must pass through Rialto, or stand in
+//! `tests/conformance/expected-failures.txt` with a reason, and an excuse that is no longer needed
+//! fails the run as well.
 
 mod client_side;
 mod document;
@@ -103,7 +104,8 @@ const SUITES: &[Suite] = &[
             },
         ],
         eras: &[Era::Legacy, Era::Dual],
-        // This version ends none of its sessions, and has more scenarios than sessions are allowed by default.
+        // This version ends none of its sessions, and has more scenarios than sessions are allowed
+        // by default.
         serve_flags: &["--max-sessions", "64"],
     },
 ];
@@ -170,8 +172,9 @@ struct Cell {
 }
 
 impl Cell {
-    /// What the fixture speaks when the suite talks to it without a bridge. A server that lacks the suite's era
-    /// fails everything by itself; what a bridge is to reach is the score of the same server with both eras.
+    /// What the fixture speaks when the suite talks to it without a bridge. A server that lacks the
+    /// suite's era fails everything by itself; what a bridge is to reach is the score of the same
+    /// server with both eras.
     fn native_era(&self) -> Era {
         if self.crosses() { Era::Dual } else { self.era }
     }

@@ -1,7 +1,8 @@
 //! Runs the fuzz targets, one after another, each for a while.
 //!
-//! Hides the nightly toolchain, cargo-fuzz and where both keep their things. The corpus in the repository is only read: what a
-//! run finds goes to `.test-deps`, and an input that breaks a promise to `fuzz/artifacts`.
+//! Hides the nightly toolchain, cargo-fuzz and where both keep their things. The corpus in the
+//! repository is only read: what a run finds goes to `.test-deps`, and an input that breaks a
+//! promise to `fuzz/artifacts`.
 
 use std::fs;
 use std::path::Path;
@@ -79,7 +80,8 @@ pub fn run(repository: &Path, test_deps: &Path, wanted: &Wanted) -> anyhow::Resu
             ])
             .arg("-dict=fuzz/mcp.dict")
             .current_dir(repository)
-            // Cargo finds `cargo fuzz` by its name on the path; its own settings must not choose the stable toolchain.
+            // Cargo finds `cargo fuzz` by its name on the path; its own settings must not choose
+            // the stable toolchain.
             .env("PATH", path_with(&tool)?)
             .env_remove("CARGO")
             .env_remove("RUSTUP_TOOLCHAIN")

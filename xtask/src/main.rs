@@ -1,7 +1,7 @@
 //! The project's own chores, run as `cargo xtask …`.
 //!
-//! Hides where the tests' foreign tools live and how they get there. It refuses to skip: a tool that is
-//! missing, a test that fails and a test that is ignored all end the run with an error.
+//! Hides where the tests' foreign tools live and how they get there. It refuses to skip: a tool
+//! that is missing, a test that fails and a test that is ignored all end the run with an error.
 
 mod bench;
 mod conformance;
@@ -165,7 +165,8 @@ fn conformance(filters: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The folder above this crate. It is known when the crate is built, and cargo rebuilds after a move.
+/// The folder above this crate. It is known when the crate is built, and cargo rebuilds after a
+/// move.
 fn repository() -> anyhow::Result<PathBuf> {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()

@@ -1,6 +1,8 @@
-//! What to run before each commit: a few minutes on two cores, after a change that is not everywhere.
+//! What to run before each commit: a few minutes on two cores, after a change that is not
+//! everywhere.
 //!
-//! It installs nothing and needs nothing that was installed. It is no substitute for `cargo xtask test`.
+//! It installs nothing and needs nothing that was installed. It is no substitute for `cargo xtask
+//! test`.
 
 use std::path::Path;
 use std::process::Command;

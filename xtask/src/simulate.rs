@@ -1,6 +1,7 @@
 //! Runs the simulation over any number of seeds.
 //!
-//! Hides how the test binary is built and told its seeds. It refuses to call a run good whose output it does not understand.
+//! Hides how the test binary is built and told its seeds. It refuses to call a run good whose
+//! output it does not understand.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -130,7 +131,8 @@ fn replay(binary: &Path, seed: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Portions of the seeds, as many processes at once as there is room for; gives a line for each violation.
+/// Portions of the seeds, as many processes at once as there is room for; gives a line for each
+/// violation.
 fn run_many(binary: &Path, first: u64, count: u64) -> anyhow::Result<Vec<String>> {
     let waiting: VecDeque<(u64, u64)> = portions(first, count);
     let all = waiting.len();

@@ -1,8 +1,9 @@
 //! Installs what the tests need, pinned, into one ignored folder.
 //!
-//! Hides npm, pip, apt and the stamps. It refuses to install anything that the repository does not pin to an
-//! exact version, and to write anywhere outside the folder. Packages of the distribution are the one exception to the
-//! first: its archive has the newest only, and that is what people run.
+//! Hides npm, pip, apt and the stamps. It refuses to install anything that the repository does not
+//! pin to an exact version, and to write anywhere outside the folder. Packages of the distribution
+//! are the one exception to the first: its archive has the newest only, and that is what people
+//! run.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -16,7 +17,8 @@ struct Environment {
     /// The folder's name under `.test-deps`.
     name: &'static str,
     installer: Installer,
-    /// Where its pins are, from the repository's root. What runs beside the packages is pinned like them.
+    /// Where its pins are, from the repository's root. What runs beside the packages is pinned like
+    /// them.
     pins: &'static [&'static str],
     needed: Needed,
 }
@@ -32,7 +34,8 @@ enum Installer {
 #[derive(Clone, Copy)]
 enum Needed {
     Always,
-    /// Only where the machine's own Node is older than the conformance suite and the OpenID provider want.
+    /// Only where the machine's own Node is older than the conformance suite and the OpenID
+    /// provider want.
     WithoutModernNode,
 }
 
@@ -209,7 +212,8 @@ fn major(version: &str) -> Option<u32> {
     version.trim_start_matches('v').split('.').next()?.parse().ok()
 }
 
-/// Installs the peers, and gives what went wrong with each that cannot be: a bench without them is still one.
+/// Installs the peers, and gives what went wrong with each that cannot be: a bench without them is
+/// still one.
 pub fn install_peers(repository: &Path, folder: &Path) -> anyhow::Result<Vec<anyhow::Error>> {
     let _lock = lock(folder)?;
     let client = ENVIRONMENTS.iter().filter(|environment| environment.name == SDK);
@@ -255,7 +259,8 @@ impl Environment {
         fs::write(target.join(STAMP), stamp).context("cannot write the stamp")
     }
 
-    /// The hash of the pins and of the tool's version: a virtual environment does not survive a new Python.
+    /// The hash of the pins and of the tool's version: a virtual environment does not survive a new
+    /// Python.
     fn stamp(&self, repository: &Path, tool_version: &str) -> anyhow::Result<String> {
         let mut hash = Fnv::new();
         hash.add(tool_version.as_bytes());

@@ -1,7 +1,7 @@
 //! Builds the workspace and runs its tests, and says at the end how it went.
 //!
-//! Hides how `cargo test` reports. It refuses to call a run good in which a test was ignored or in which
-//! no test ran at all.
+//! Hides how `cargo test` reports. It refuses to call a run good in which a test was ignored or in
+//! which no test ran at all.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Programs that a host starts: stdio in front, the native server over HTTP behind. What each is called is in
-//! [`System`]; here is how it is started, and what of it is measured.
+//! Programs that a host starts: stdio in front, the native server over HTTP behind. What each is
+//! called is in [`System`]; here is how it is started, and what of it is measured.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

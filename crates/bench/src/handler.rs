@@ -1,7 +1,9 @@
-//! The minimal MCP server that everything is measured with: what a message asks for, and the words of the answer.
+//! The minimal MCP server that everything is measured with: what a message asks for, and the words
+//! of the answer.
 //!
-//! It hides the JSON, in the words of either era. It knows no transport: [`crate::echo`] speaks it over stdio, [`crate::native`] over HTTP. No
-//! state, no model, no validation, so that what is measured is the way there and back.
+//! It hides the JSON, in the words of either era. It knows no transport: [`crate::echo`] speaks it
+//! over stdio, [`crate::native`] over HTTP. No state, no model, no validation, so that what is
+//! measured is the way there and back.
 
 use std::io::Write as _;
 

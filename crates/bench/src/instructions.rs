@@ -1,4 +1,5 @@
-//! Instructions per call, counted by valgrind: the one figure that does not move with the machine's mood.
+//! Instructions per call, counted by valgrind: the one figure that does not move with the machine's
+//! mood.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,6 +1,8 @@
-//! Who signs the tokens of a measurement: the testkit's stand-in for an authorization server, on a thread of its own.
+//! Who signs the tokens of a measurement: the testkit's stand-in for an authorization server, on a
+//! thread of its own.
 //!
-//! The load waits for a start without letting anything else run on its thread, and a gateway that starts wants keys.
+//! The load waits for a start without letting anything else run on its thread, and a gateway that
+//! starts wants keys.
 
 use std::sync::mpsc;
 use std::thread;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-/// User and system time of a process and all its threads, without its children. To the nanosecond: the ticks of
-/// `/proc/PID/stat` are a hundredth of a second, which is too coarse for short turns. Threads that have ended do not count.
+/// User and system time of a process and all its threads, without its children. To the nanosecond:
+/// the ticks of `/proc/PID/stat` are a hundredth of a second, which is too coarse for short turns.
+/// Threads that have ended do not count.
 pub fn cpu(pid: u32) -> anyhow::Result<Duration> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).context("the process has ended")?;
     let mut nanos = 0;

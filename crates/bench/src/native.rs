@@ -1,6 +1,7 @@
 //! The handler as its own HTTP server, on hyper: the ceiling, since no bridge can do less.
 //!
-//! Sessions are ids in a map and streams are bounded queues; there is no policy, no validation and no resumption.
+//! Sessions are ids in a map and streams are bounded queues; there is no policy, no validation and
+//! no resumption.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,10 +1,13 @@
-//! Writes a linker script that lays together the functions which a start and plain calls run, as valgrind sees them.
+//! Writes a linker script that lays together the functions which a start and plain calls run, as
+//! valgrind sees them.
 //!
-//! The kernel maps a program in steps of 64 KiB. Functions that lie scattered among those that never run cost as much
-//! memory, and as many faults, as if all of the program ran. `crates/rialto/build.rs` passes the script to the linker.
-//! It is for GNU ld: lld, with which zig links, refuses it.
+//! The kernel maps a program in steps of 64 KiB. Functions that lie scattered among those that
+//! never run cost as much memory, and as many faults, as if all of the program ran.
+//! `crates/rialto/build.rs` passes the script to the linker. It is for GNU ld: lld, with which zig
+//! links, refuses it.
 //!
-//! Names are written without what changes from one build to the next: linking by another script changes hashes, too.
+//! Names are written without what changes from one build to the next: linking by another script
+//! changes hashes, too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -53,13 +56,14 @@ pub async fn write(programs: &Programs, file: &Path) -> anyhow::Result<()> {
     std::fs::write(file, linker_script(&names)).context("cannot write the linker script")
 }
 
-/// Returns a script that adds to what the linker does anyway (`INSERT`), instead of replacing it. The functions stay in the
-/// section that all others are in, since valgrind knows the names of no other.
+/// Returns a script that adds to what the linker does anyway (`INSERT`), instead of replacing it.
+/// The functions stay in the section that all others are in, since valgrind knows the names of no
+/// other.
 fn linker_script(names: &[String]) -> String {
     let mut script = String::from("SECTIONS\n{\n  .text :\n  {\n");
     for name in names {
-        // What the compiler takes for unlikely it puts into a section of another name; much of it runs at the start.
-        // Writing to a `String` cannot fail.
+        // What the compiler takes for unlikely it puts into a section of another name; much of it
+        // runs at the start. Writing to a `String` cannot fail.
         let _ = writeln!(script, "    *(.text.{name} .text.unlikely.{name})");
     }
     script.push_str("  }\n}\nINSERT BEFORE .init;\n");
@@ -70,7 +74,8 @@ fn read(profile: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(profile).context("callgrind wrote nothing")
 }
 
-/// The functions of one object that callgrind saw running. A name is spelled out once and has a number from then on.
+/// The functions of one object that callgrind saw running. A name is spelled out once and has a
+/// number from then on.
 fn functions_run(profile: &str, object: &str) -> BTreeSet<String> {
     let mut objects = HashMap::new();
     let mut names = HashMap::new();
@@ -118,9 +123,9 @@ fn sizes(symbols: &str) -> BTreeMap<String, u64> {
     symbols.lines().filter_map(one).collect()
 }
 
-/// The families of what was run: first those that are needed both ways, then those of one way. Instances of a generic
-/// function cannot be told apart by their names; families of which most is not needed come last, so that the others
-/// lie close together.
+/// The families of what was run: first those that are needed both ways, then those of one way.
+/// Instances of a generic function cannot be told apart by their names; families of which most is
+/// not needed come last, so that the others lie close together.
 fn ordered(
     serve: &BTreeSet<String>,
     connect: &BTreeSet<String>,
@@ -144,7 +149,8 @@ fn ordered(
     }
     families.retain(|_, family| family.by_serve || family.by_connect);
     let mut lines: Vec<_> = families.into_iter().collect();
-    // Names have an order already, which keeps what belongs together near each other and changes of the list small.
+    // Names have an order already, which keeps what belongs together near each other and changes of
+    // the list small.
     lines.sort_by_key(|(_, family)| {
         let is_mixed = family.needed * 2 < family.size;
         (

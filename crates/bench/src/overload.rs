@@ -1,7 +1,7 @@
 //! More calls than can be done: an open loop at ten times the peak, and how the rest is refused.
 //!
-//! What can be done is bounded by a server that takes its time and by the places for calls, not by the processor: the
-//! load has to share the machine with what it measures.
+//! What can be done is bounded by a server that takes its time and by the places for calls, not by
+//! the processor: the load has to share the machine with what it measures.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -92,7 +92,8 @@ struct Tally {
     refusals: Vec<Duration>,
 }
 
-/// One connection of the open loop: its next call is due whether or not the one before was answered.
+/// One connection of the open loop: its next call is due whether or not the one before was
+/// answered.
 async fn caller(
     mut connection: Connection,
     sessions: Rc<Vec<Session>>,

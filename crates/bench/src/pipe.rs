@@ -1,5 +1,5 @@
-//! The load over a pipe: straight to the stdio server, with no bridge in between, which is the other limit; and to
-//! programs that have a remote server behind them.
+//! The load over a pipe: straight to the stdio server, with no bridge in between, which is the
+//! other limit; and to programs that have a remote server behind them.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -89,7 +89,8 @@ impl Pipe {
         }
         let mut input = vec![0; 256 << 10];
         let (mut filled, mut searched, mut written) = (0, 0, 0);
-        // Reading goes on while writing waits: the server does the same, and neither may wait for the other.
+        // Reading goes on while writing waits: the server does the same, and neither may wait for
+        // the other.
         while load.open > 0 {
             if filled == input.len() {
                 input.resize(filled * 2, 0);
@@ -110,7 +111,8 @@ impl Pipe {
                     }
                     let mut start = 0;
                     let now = Instant::now();
-                    // The progress messages of a call come before its answer and are checked with it.
+                    // The progress messages of a call come before its answer and are checked with
+                    // it.
                     while let Some(found) = memchr(b'\n', &input[searched..filled]) {
                         let end = searched + found;
                         searched = end + 1;

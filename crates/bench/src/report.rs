@@ -1,4 +1,5 @@
-//! The table, the targets, and the page they go to. Ratios and processor time, no dates and no machine.
+//! The table, the targets, and the page they go to. Ratios and processor time, no dates and no
+//! machine.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! The requests of the load, written by hand so that they cost next to nothing, and the check of their answers.
+//! The requests of the load, written by hand so that they cost next to nothing, and the check of
+//! their answers.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -31,7 +32,8 @@ pub struct Front<'a> {
     pub token: Option<&'a str>,
 }
 
-/// A client: the words it uses, and the head that all its calls share. In the legacy era, a session that was opened.
+/// A client: the words it uses, and the head that all its calls share. In the legacy era, a session
+/// that was opened.
 #[derive(Debug, Clone)]
 pub struct Session {
     words: Era,

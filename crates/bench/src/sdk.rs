@@ -1,5 +1,5 @@
-//! An official client as the one who waits: what a bridge adds to a call depends on what the call costs without it, and
-//! nobody calls with a client as bare as ours.
+//! An official client as the one who waits: what a bridge adds to a call depends on what the call
+//! costs without it, and nobody calls with a client as bare as ours.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

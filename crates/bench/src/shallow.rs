@@ -1,7 +1,7 @@
 //! A shallow look into a JSON object: its members as raw slices, nothing parsed and nothing copied.
 //!
-//! It hides how a value is skipped. It does not validate: what bridges send is JSON, and a server that
-//! checked would measure its own checking.
+//! It hides how a value is skipped. It does not validate: what bridges send is JSON, and a server
+//! that checked would measure its own checking.
 
 use memchr::memchr2;
 

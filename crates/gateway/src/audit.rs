@@ -35,8 +35,8 @@ thread_local! {
 
 /// What a session is called in logs: its id is a secret, this is not.
 ///
-/// The hash is not cryptographic and need not be: 48 bits tell too little about the 122 random bits of an id
-/// to find it. It is the same in every run, so that logs of two processes can be joined.
+/// The hash is not cryptographic and need not be: 48 bits tell too little about the 122 random bits
+/// of an id to find it. It is the same in every run, so that logs of two processes can be joined.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionHash([u8; 12]);
 
@@ -191,8 +191,9 @@ pub struct AuditRecord<'a> {
 
 /// Where records go. When it is off, a record costs one comparison.
 ///
-/// The caller's thread writes the short fields of a record. The sink's own thread does what takes time: it redacts
-/// bodies and computes the links of the chain, in the order in which records were taken.
+/// The caller's thread writes the short fields of a record. The sink's own thread does what takes
+/// time: it redacts bodies and computes the links of the chain, in the order in which records were
+/// taken.
 #[derive(Debug)]
 pub struct Audit {
     sink: Option<LineSink>,
@@ -409,7 +410,8 @@ fn number(line: &mut String, key: &'static str, number: u64) {
     }
 }
 
-/// The digits of what is below a thousand. They are looked up: nearly every number of a record is one of these.
+/// The digits of what is below a thousand. They are looked up: nearly every number of a record is
+/// one of these.
 fn three_digits(number: u64) -> &'static str {
     let at = (number % 1000) as usize * 3;
     &DIGITS[at..at + 3]

@@ -1,8 +1,9 @@
-//! What waits to be read, counted for the whole gateway: [`BufferBudget`] decides, this carries it out.
+//! What waits to be read, counted for the whole gateway: [`BufferBudget`] decides, this carries it
+//! out.
 //!
-//! Sessions and modern requests report their events when these have changed by [`STEP`]; an answer is counted from the
-//! moment it is given to its connection until the last of it is sent, if it is larger than [`SMALL`]. So a plain call
-//! touches nothing here.
+//! Sessions and modern requests report their events when these have changed by [`STEP`]; an answer
+//! is counted from the moment it is given to its connection until the last of it is sent, if it is
+//! larger than [`SMALL`]. So a plain call touches nothing here.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};

@@ -46,8 +46,9 @@ impl Clock {
     }
 }
 
-/// One timer for a deadline that moves with every message. It is armed anew only for an earlier moment: most deadlines
-/// move away before they are reached, and arming costs more than ringing early once in a while.
+/// One timer for a deadline that moves with every message. It is armed anew only for an earlier
+/// moment: most deadlines move away before they are reached, and arming costs more than ringing
+/// early once in a while.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     clock: Clock,

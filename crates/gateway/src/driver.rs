@@ -1,12 +1,14 @@
 //! How a machine is driven: it is called under its lock, and its outputs are carried out after the
 //! lock.
 //!
-//! The outputs of a machine form one queue, in the order in which the machine gave them. One caller at a time drains
-//! the queue, so that no output overtakes another, neither across threads nor when carrying out an output calls the
-//! same machine again. The caller drains, so that no task is woken for it. A caller that finds another one draining
-//! appends its outputs and returns: the state of the machine has changed by then, its outputs may still be under way.
+//! The outputs of a machine form one queue, in the order in which the machine gave them. One caller
+//! at a time drains the queue, so that no output overtakes another, neither across threads nor when
+//! carrying out an output calls the same machine again. The caller drains, so that no task is woken
+//! for it. A caller that finds another one draining appends its outputs and returns: the state of
+//! the machine has changed by then, its outputs may still be under way.
 //!
-//! A panic ends neither the draining nor the outputs after it. It goes on to the caller when the queue is empty.
+//! A panic ends neither the draining nor the outputs after it. It goes on to the caller when the
+//! queue is empty.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -87,8 +89,8 @@ impl<M: Machine> Driver<M> {
         self.state.lock()
     }
 
-    /// Calls the machine under its lock, and carries out what comes of it after the lock. `act` may put outputs of its
-    /// own in front of those that the machine still has.
+    /// Calls the machine under its lock, and carries out what comes of it after the lock. `act` may
+    /// put outputs of its own in front of those that the machine still has.
     pub(crate) fn act<T>(
         &self,
         act: impl FnOnce(&mut M, &mut Outputs<M::Output>) -> T,

@@ -1,9 +1,9 @@
 //! Text from strangers, made safe to write as part of one line of a log.
 //!
-//! A tool name, a host or a line of a child's stderr may hold line breaks, terminal commands, or marks that turn
-//! the reading direction around; written as they are, they forge records. Everything that could do so is
-//! spelled out, and nothing is longer than its limit. It does not judge what a text means: secrets are the
-//! business of `audit::redact`.
+//! A tool name, a host or a line of a child's stderr may hold line breaks, terminal commands, or
+//! marks that turn the reading direction around; written as they are, they forge records.
+//! Everything that could do so is spelled out, and nothing is longer than its limit. It does not
+//! judge what a text means: secrets are the business of `audit::redact`.
 
 use std::fmt::{self, Write};
 
@@ -51,7 +51,8 @@ pub fn json_string<W: Write>(out: &mut W, text: &str, limit: usize) -> fmt::Resu
     out.write_char('"')
 }
 
-/// Writes valid JSON without line breaks outside its strings, with the hazards inside its strings spelled out.
+/// Writes valid JSON without line breaks outside its strings, with the hazards inside its strings
+/// spelled out.
 ///
 /// In valid JSON such characters can only stand inside strings, where the escape means the same.
 pub fn json_text<W: Write>(out: &mut W, json: &str) -> fmt::Result {
@@ -137,7 +138,8 @@ fn spell_out<const QUOTE: bool, W: Write>(out: &mut W, text: &str) -> fmt::Resul
     out.write_str(&text[start..])
 }
 
-/// A writer of one value for people: hazards are spelled as in Rust (`\n`, `\u{202e}`), and the value is cut.
+/// A writer of one value for people: hazards are spelled as in Rust (`\n`, `\u{202e}`), and the
+/// value is cut.
 #[derive(Debug)]
 pub struct OneLine<'a, W: Write> {
     out: &'a mut W,

@@ -1,7 +1,7 @@
 //! Panics on demand, for tests of their containment ([`crate::panics`]).
 //!
-//! In debug builds, after [`enable`], a message that contains a site's trigger panics there. Other builds have none
-//! of these sites.
+//! In debug builds, after [`enable`], a message that contains a site's trigger panics there. Other
+//! builds have none of these sites.
 
 /// Where a panic can be caused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,8 +53,8 @@ mod enabled {
         }
     }
 
-    /// Panics if these bytes contain the trigger of this site. Returns whether the reader found the trigger of the
-    /// supervisor, which is then to be woken.
+    /// Panics if these bytes contain the trigger of this site. Returns whether the reader found the
+    /// trigger of the supervisor, which is then to be woken.
     pub(crate) fn maybe_panic(site: Site, bytes: &[u8]) -> bool {
         if !ENABLED.load(Ordering::Relaxed) {
             return false;

@@ -212,8 +212,8 @@ impl Gateway {
         let _ = self.draining.subscribe().wait_for(|draining| *draining).await;
     }
 
-    /// Drains: new calls are refused, and those in flight may finish, until the configured time is over or
-    /// [`Gateway::kill`] was called.
+    /// Drains: new calls are refused, and those in flight may finish, until the configured time is
+    /// over or [`Gateway::kill`] was called.
     pub(crate) async fn drain(&self) {
         tracing::info!(calls = self.open_calls(), "draining");
         self.draining.send_replace(true);

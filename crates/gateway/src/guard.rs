@@ -97,7 +97,8 @@ pub(crate) struct AuthRequest<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) query: Option<&'a str>,
     pub(crate) peer: IpAddr,
-    /// When it came: by the clock that keys grow old by, and by the time of day that tokens are judged by.
+    /// When it came: by the clock that keys grow old by, and by the time of day that tokens are
+    /// judged by.
     pub(crate) moment: Moment,
     pub(crate) now: SystemTime,
 }

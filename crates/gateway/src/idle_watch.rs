@@ -1,4 +1,5 @@
-//! Wakes the tasks that wait for the calls of a destination to end: the shutdown and the retirement after a reload.
+//! Wakes the tasks that wait for the calls of a destination to end: the shutdown and the retirement
+//! after a reload.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +14,8 @@ pub(crate) struct IdleWatch {
 }
 
 impl IdleWatch {
-    /// Wakes the waiting tasks, if there are any. Must be called after the lock is released under which the state changed.
+    /// Wakes the waiting tasks, if there are any. Must be called after the lock is released under
+    /// which the state changed.
     pub(crate) fn note_change(&self) {
         if self.waiting.load(Ordering::Acquire) > 0 {
             self.changed.notify_waiters();
@@ -22,8 +24,8 @@ impl IdleWatch {
 
     /// Waits until `is_idle` returns true, which it finds out under the locks of the state.
     ///
-    /// No change is missed: either `is_idle` takes the lock later and sees it, or the change comes later and finds this
-    /// task counted. A dropped future is not counted any more.
+    /// No change is missed: either `is_idle` takes the lock later and sees it, or the change comes
+    /// later and finds this task counted. A dropped future is not counted any more.
     pub(crate) async fn wait_until(&self, is_idle: impl Fn() -> bool) {
         let _counted = Counted::new(&self.waiting);
         loop {

@@ -1,5 +1,5 @@
-//! Small pieces that are written together, as the head and the body of most messages are: joined first, since the kernel
-//! takes one plain write for less than a gathered one.
+//! Small pieces that are written together, as the head and the body of most messages are: joined
+//! first, since the kernel takes one plain write for less than a gathered one.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,9 +1,9 @@
 //! Everything of Rialto that touches the world: the listeners that clients reach, the children and
 //! remote servers behind, and the tasks between them. Protocol decisions are not made here.
 //!
-//! Locks are `parking_lot`'s, which know no poisoning: after a panic the next holder uses the state as it is.
-//! A machine that panicked is repaired where the panic is caught (`Instance::act`); the other locks guard maps and
-//! counters, each changed in one step, which stay usable.
+//! Locks are `parking_lot`'s, which know no poisoning: after a panic the next holder uses the state
+//! as it is. A machine that panicked is repaired where the panic is caught (`Instance::act`); the
+//! other locks guard maps and counters, each changed in one step, which stay usable.
 
 mod active_config;
 pub mod audit;

@@ -1,9 +1,10 @@
 //! A place to write lines to that never makes its callers wait.
 //!
-//! Callers append to one bounded buffer; a thread of its own takes everything that has gathered and writes it at
-//! once, so a full disk or a reader that stopped reading stalls that thread and nothing else. What
-//! does not fit is refused and counted. It does not look into the lines: that each is one line is the caller's
-//! duty. It does not promise that a line was written: `flush` tells, within a time.
+//! Callers append to one bounded buffer; a thread of its own takes everything that has gathered and
+//! writes it at once, so a full disk or a reader that stopped reading stalls that thread and
+//! nothing else. What does not fit is refused and counted. It does not look into the lines: that
+//! each is one line is the caller's duty. It does not promise that a line was written: `flush`
+//! tells, within a time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -27,7 +28,8 @@ const NOT_NOW: Duration = Duration::from_millis(10);
 /// What went wrong with a sink since the last report.
 #[derive(Debug)]
 pub struct WriteProblem<'a> {
-    /// The failure of the last write, or none when lines were lost because the destination was slow.
+    /// The failure of the last write, or none when lines were lost because the destination was
+    /// slow.
     pub error: Option<&'a io::Error>,
     /// Lines lost since the sink began.
     pub lost: u64,
@@ -53,8 +55,9 @@ pub struct Options {
     pub finish: Option<Finish>,
 }
 
-/// Appends the lines of a batch, made from the parts that were pushed, and returns how many lines could not be made.
-/// Called on the sink's own thread, once for each batch, in the order of the pushes.
+/// Appends the lines of a batch, made from the parts that were pushed, and returns how many lines
+/// could not be made. Called on the sink's own thread, once for each batch, in the order of the
+/// pushes.
 pub type Finish = Box<dyn FnMut(&[u8], &mut Vec<u8>) -> u64 + Send>;
 
 impl Options {
@@ -89,8 +92,8 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// The callers' end of a sink. Clones share the sink; when the last is dropped, the thread writes what it
-/// has and ends. Dropping does not wait: `flush` first where it matters.
+/// The callers' end of a sink. Clones share the sink; when the last is dropped, the thread writes
+/// what it has and ends. Dropping does not wait: `flush` first where it matters.
 #[derive(Debug, Clone)]
 pub struct LineSink {
     owner: Arc<Owner>,
@@ -167,14 +170,15 @@ impl LineSink {
         })
     }
 
-    /// Takes one line; its line break is added where it is missing. False: there was no room, and the line is lost.
+    /// Takes one line; its line break is added where it is missing. False: there was no room, and
+    /// the line is lost.
     pub fn push(&self, line: &[u8]) -> bool {
         let line_break: &[u8] = if line.last() == Some(&b'\n') { b"" } else { b"\n" };
         self.push_parts(&[line, line_break])
     }
 
-    /// Takes what one line is made of, for a sink that finishes its lines; see [`Options::finish`]. False: there was no
-    /// room, and the line is lost.
+    /// Takes what one line is made of, for a sink that finishes its lines; see [`Options::finish`].
+    /// False: there was no room, and the line is lost.
     pub fn push_parts(&self, parts: &[&[u8]]) -> bool {
         let shared = &*self.owner.shared;
         let length: usize = parts.iter().map(|part| part.len()).sum();
@@ -199,7 +203,8 @@ impl LineSink {
         true
     }
 
-    /// Waits until everything pushed so far (and a reopening asked for) is done. False: not within `timeout`.
+    /// Waits until everything pushed so far (and a reopening asked for) is done. False: not within
+    /// `timeout`.
     pub fn flush(&self, timeout: Duration) -> bool {
         let shared = &*self.owner.shared;
         let mut state = shared.lock();
@@ -430,7 +435,8 @@ impl WriterThread {
                 self.shared.is_failing.store(true, Ordering::Relaxed);
                 self.shared.errors.fetch_add(1, Ordering::Relaxed);
                 self.report(Some(&error));
-                // The reader of a broken pipe never comes back, so keeping the lines would only cost memory.
+                // The reader of a broken pipe never comes back, so keeping the lines would only
+                // cost memory.
                 if error.kind() != io::ErrorKind::BrokenPipe && self.pause(self.options.retry) {
                     continue;
                 }
@@ -467,7 +473,8 @@ impl WriterThread {
         match outcome {
             Ok(()) => true,
             Err(error) => {
-                // The old file is still open: lines in a file that was moved away beat lines nowhere.
+                // The old file is still open: lines in a file that was moved away beat lines
+                // nowhere.
                 self.shared.errors.fetch_add(1, Ordering::Relaxed);
                 self.report(Some(&error));
                 false

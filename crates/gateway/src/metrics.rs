@@ -1,9 +1,9 @@
 //! Counters that calls increment: atomics at places that are known beforehand.
 //!
-//! A destination's [`DestinationMetrics`] has one cell for each combination that can occur, so that counting a
-//! call is two additions. Gauges (sessions, children, queues) are not kept here: [`crate::metrics_page`]
-//! computes them from live state at scrape time. No label holds text that a peer wrote: methods come
-//! from the closed set, everything else is `other`.
+//! A destination's [`DestinationMetrics`] has one cell for each combination that can occur, so that
+//! counting a call is two additions. Gauges (sessions, children, queues) are not kept here:
+//! [`crate::metrics_page`] computes them from live state at scrape time. No label holds text that a
+//! peer wrote: methods come from the closed set, everything else is `other`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -23,8 +23,8 @@ use crate::reply::Refusal;
 use crate::status::LimitHit;
 use crate::trace::SpanSink;
 
-/// Upper bounds of the latency buckets in microseconds: from a call within this machine to one that used up a
-/// long `request_timeout`.
+/// Upper bounds of the latency buckets in microseconds: from a call within this machine to one that
+/// used up a long `request_timeout`.
 const BOUNDS: [u64; 16] = [
     250,
     500,
@@ -44,7 +44,8 @@ const BOUNDS: [u64; 16] = [
     120_000_000,
 ];
 
-/// Counts by a word of ours. For what is rare: it takes a lock, and holds as many words as the code has.
+/// Counts by a word of ours. For what is rare: it takes a lock, and holds as many words as the code
+/// has.
 #[derive(Debug)]
 pub(crate) struct LabelledCounter<K>(Mutex<BTreeMap<K, u64>>);
 
@@ -87,7 +88,8 @@ impl LimitHits {
         self.count_at(limit, None);
     }
 
-    /// Counts a hit; the line of the log names the destination, if the limit is one of a destination.
+    /// Counts a hit; the line of the log names the destination, if the limit is one of a
+    /// destination.
     fn count_at(&self, limit: &'static str, destination: Option<&str>) {
         let now = Instant::now();
         let unlogged = {
@@ -126,7 +128,8 @@ impl LimitHits {
     }
 }
 
-/// Returns the key of the configuration that sets a limit; `None` for times and sizes that cannot be set.
+/// Returns the key of the configuration that sets a limit; `None` for times and sizes that cannot
+/// be set.
 fn key_of(limit: &str) -> Option<String> {
     match limit {
         "header_time" | "header_bytes" | "body_time" | "write_time" | "session_calls" => None,

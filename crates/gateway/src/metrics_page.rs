@@ -1,7 +1,7 @@
 //! The page of metrics: what was counted, and what there is, at the moment of asking.
 //!
-//! Every family stands on the page even if it has no sample yet, so that a dashboard finds its name on the first day.
-//! All of them are described in `docs/metrics.md`; a test compares the two.
+//! Every family stands on the page even if it has no sample yet, so that a dashboard finds its name
+//! on the first day. All of them are described in `docs/metrics.md`; a test compares the two.
 
 mod family;
 mod process;

@@ -1,7 +1,8 @@
 //! Containment of panics: a panic while a call is served ends that call alone.
 //!
-//! A panic is a mistake of ours. It costs the call in which it happened, or the link of one instance, and nothing
-//! else: the frontend answers 500, a supervisor begins anew. [`crate::fault_injection`] tests that.
+//! A panic is a mistake of ours. It costs the call in which it happened, or the link of one
+//! instance, and nothing else: the frontend answers 500, a supervisor begins anew.
+//! [`crate::fault_injection`] tests that.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;

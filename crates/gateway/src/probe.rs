@@ -132,7 +132,8 @@ async fn open_session(
     Ok((handle, welcome))
 }
 
-/// Counts the tools, page by page; a server that never comes to an end is stopped at a generous number.
+/// Counts the tools, page by page; a server that never comes to an end is stopped at a generous
+/// number.
 async fn count_tools(handle: &Arc<SessionHandle>) -> Result<usize, String> {
     const PAGES: usize = 100;
     let mut count = 0;

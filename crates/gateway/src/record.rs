@@ -1,7 +1,8 @@
 //! The one place where the end of a call, a refused request or a closed stream is recorded.
 //!
-//! The code that ends one describes it once, as a [`Record`] about a [`Subject`]. [`Recorder::record`]
-//! passes it to each [`RecordListener`]: the metrics, the log (at the level debug) and the audit log.
+//! The code that ends one describes it once, as a [`Record`] about a [`Subject`].
+//! [`Recorder::record`] passes it to each [`RecordListener`]: the metrics, the log (at the level
+//! debug) and the audit log.
 
 mod call_log;
 
@@ -92,7 +93,8 @@ impl Ending<'_> {
         }
     }
 
-    /// Returns why Rialto refused the request or gave up the call, as `data.reason` of the answer has it.
+    /// Returns why Rialto refused the request or gave up the call, as `data.reason` of the answer
+    /// has it.
     pub(crate) fn reason(self) -> Option<&'static str> {
         match self {
             Self::Failed(failure) => Some(failure.reason()),

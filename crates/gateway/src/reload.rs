@@ -1,16 +1,17 @@
 //! Reload: new settings for a running gateway. Equal destinations are kept, changed ones are
 //! replaced.
 //!
-//! All errors are found first, so that a reload happens completely or changes nothing. A destination
-//! that was removed or replaced accepts no session. Its calls may finish, and its clients reach what
-//! is open by its name until then. Calls that wait for its server are refused at once. Settings that
-//! apply at the next start are named in the report.
+//! All errors are found first, so that a reload happens completely or changes nothing. A
+//! destination that was removed or replaced accepts no session. Its calls may finish, and its
+//! clients reach what is open by its name until then. Calls that wait for its server are refused at
+//! once. Settings that apply at the next start are named in the report.
 //!
-//! A destination whose settings changed is replaced as a whole, clients and server together, and never changes
-//! itself. So a request keeps to one policy and one server, and reads neither under a lock. Sessions stay with the
-//! server that they were opened at, and the limits of the new destination do not count them. If only the server were
-//! exchanged, each session, waiting call and listen would have to name its server, and each limit, each look-up and
-//! each end would have to tell them apart.
+//! A destination whose settings changed is replaced as a whole, clients and server together, and
+//! never changes itself. So a request keeps to one policy and one server, and reads neither under a
+//! lock. Sessions stay with the server that they were opened at, and the limits of the new
+//! destination do not count them. If only the server were exchanged, each session, waiting call and
+//! listen would have to name its server, and each limit, each look-up and each end would have to
+//! tell them apart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

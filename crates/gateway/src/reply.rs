@@ -1,5 +1,5 @@
-//! The one table of HTTP status, JSON-RPC code and text (400, 401, 413, 429, 503, …) for each refusal
-//! and failure: a new one must choose its row.
+//! The one table of HTTP status, JSON-RPC code and text (400, 401, 413, 429, 503, …) for each
+//! refusal and failure: a new one must choose its row.
 
 mod challenge;
 mod failure;
@@ -23,7 +23,8 @@ pub(crate) use failure::{failure_status, modern_failure_status};
 pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// What clients learn about a command that cannot be run. What was looked for, and where, is not for them.
+/// What clients learn about a command that cannot be run. What was looked for, and where, is not
+/// for them.
 pub(crate) const CANNOT_RUN: &str = "its command cannot be run; the log has the details";
 
 /// Why a request was not admitted.
@@ -76,7 +77,8 @@ pub(crate) enum Refusal {
     MissingSessionQuery,
     DoubledSessionQuery,
     DoubledHeader(&'static str),
-    /// A header that the server is given (`env_from_headers`, `forward_headers`) stands twice, or is no plain text.
+    /// A header that the server is given (`env_from_headers`, `forward_headers`) stands twice, or
+    /// is no plain text.
     UnclearHeader(String),
     /// The name of the method has white space or control characters.
     OddMethod,
@@ -97,7 +99,8 @@ pub(crate) enum Refusal {
     TooManyListens {
         limit: usize,
     },
-    /// More requests in a minute than the caller or the session may send; `limit` names the setting.
+    /// More requests in a minute than the caller or the session may send; `limit` names the
+    /// setting.
     TooManyRequests {
         retry_after: Duration,
         limit: &'static str,
@@ -347,7 +350,8 @@ impl Refusal {
                 Rpc(error_code::INTERNAL_ERROR),
                 format!("this caller has {limit} sessions already (limits.sessions_per_principal)"),
             ),
-            // Answered as a server would that has no such tool: whether it exists is not for this caller to know.
+            // Answered as a server would that has no such tool: whether it exists is not for this
+            // caller to know.
             Self::ToolDenied { tool } => (
                 S::OK,
                 Rpc(error_code::INVALID_PARAMS),

@@ -43,7 +43,8 @@ pub(crate) struct DestinationStatus {
     /// All instances, those that are being ended included.
     pub(crate) instances: Vec<Depths>,
     pub(crate) counters: Counters,
-    /// Events that open sessions dropped unread; those of ended sessions are counted with the traffic.
+    /// Events that open sessions dropped unread; those of ended sessions are counted with the
+    /// traffic.
     pub(crate) events_lost: u64,
     /// The limits of its instances that calls ran into.
     pub(crate) limits: Vec<LimitHit>,
@@ -136,8 +137,8 @@ impl HealthKind {
         }
     }
 
-    /// Returns the best state of these: one instance that works is enough. An instance that was stopped is started
-    /// again when a client asks.
+    /// Returns the best state of these: one instance that works is enough. An instance that was
+    /// stopped is started again when a client asks.
     pub(crate) fn best(health: &[Health]) -> Self {
         match health.iter().map(Self::of).max() {
             None | Some(Self::Stopped) => Self::Idle,
@@ -147,8 +148,8 @@ impl HealthKind {
 }
 
 impl DestinationStatus {
-    /// Adds what a destination of the same name still has to finish. Its traffic and its instances are counted with
-    /// those of its successor already.
+    /// Adds what a destination of the same name still has to finish. Its traffic and its instances
+    /// are counted with those of its successor already.
     pub(crate) fn add_draining(&mut self, draining: &Self) {
         self.sessions += draining.sessions;
         self.parked += draining.parked;
@@ -178,8 +179,8 @@ impl DestinationStatus {
 }
 
 impl Status {
-    /// Returns the answer to `/ready` for a caller that may see these destinations, or all of them and what concerns the
-    /// whole gateway.
+    /// Returns the answer to `/ready` for a caller that may see these destinations, or all of them
+    /// and what concerns the whole gateway.
     pub(crate) fn readiness(&self, sees: impl Fn(&str) -> bool, sees_everything: bool) -> String {
         let shown = self
             .destinations

@@ -13,7 +13,8 @@ use tracing::Span;
 
 /// Starts a task on the current runtime.
 ///
-/// The name is a span around the task's events when debug logs are on; at the usual level it costs nothing.
+/// The name is a span around the task's events when debug logs are on; at the usual level it costs
+/// nothing.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that may")]
 pub fn spawn<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
 where
@@ -27,8 +28,9 @@ where
     })
 }
 
-/// Does work that may block (files, `fork`) beside the threads that serve, and returns what came of it. A panic goes
-/// on in the caller. If the caller is dropped, the work is done all the same and its result is dropped.
+/// Does work that may block (files, `fork`) beside the threads that serve, and returns what came of
+/// it. A panic goes on in the caller. If the caller is dropped, the work is done all the same and
+/// its result is dropped.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,

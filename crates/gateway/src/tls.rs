@@ -1,4 +1,5 @@
-//! TLS on our own listener: the certificate, how it is exchanged while we run, and the connections over it.
+//! TLS on our own listener: the certificate, how it is exchanged while we run, and the connections
+//! over it.
 //!
 //! Files are looked at once a second and read again when they have changed and stayed as they are
 //! for a second, so that a pair of which only one half was written is not taken. A pair that cannot
@@ -101,7 +102,8 @@ impl Tls {
         Ok(())
     }
 
-    /// Looks whether the files have changed. Reads files, but never while a connection waits for it.
+    /// Looks whether the files have changed. Reads files, but never while a connection waits for
+    /// it.
     pub(crate) fn tick(&self) {
         let settings = self.lock().settings.clone();
         let now = stamps(&settings);

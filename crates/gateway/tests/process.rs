@@ -413,8 +413,8 @@ async fn failed_start_reports_the_reason() {
 
     let home = tempfile::tempdir().unwrap();
     let script = home.path().join("server");
-    // Another process writes it: a file open for writing here could slip into a child of a parallel test and
-    // be "busy" when it is run.
+    // Another process writes it: a file open for writing here could slip into a child of a parallel
+    // test and be "busy" when it is run.
     let write = "echo '#!/no/such/interpreter' > server; chmod 755 server";
     let wrote = Command::new("/bin/sh")
         .args(["-c", write])

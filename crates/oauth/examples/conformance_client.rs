@@ -1,7 +1,9 @@
-//! The client of the official conformance suite's `auth/*` scenarios, with nothing between it and [`oauth::SignIn`].
+//! The client of the official conformance suite's `auth/*` scenarios, with nothing between it and
+//! [`oauth::SignIn`].
 //!
-//! The suite starts it with the server's address as its last argument and what a scenario gives in the environment:
-//! `conformance client --command target/debug/examples/conformance_client --suite auth`.
+//! The suite starts it with the server's address as its last argument and what a scenario gives in
+//! the environment: `conformance client --command target/debug/examples/conformance_client --suite
+//! auth`.
 
 use oauth::{Browser, Grant, Identity, Secret, Settings, SignIn, SigningKey, StoreSettings};
 use serde_json::{Value, json};

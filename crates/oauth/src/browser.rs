@@ -1,8 +1,8 @@
 //! Opening the page to sign in at.
 //!
-//! The address comes from the remote server's metadata and is handed to another program. So it is checked once more
-//! here, at the last step: http or https, nothing else. No shell is involved. The address is announced as well, for
-//! a machine without a browser.
+//! The address comes from the remote server's metadata and is handed to another program. So it is
+//! checked once more here, at the last step: http or https, nothing else. No shell is involved. The
+//! address is announced as well, for a machine without a browser.
 
 use std::fmt;
 use std::io::Write as _;

@@ -1,7 +1,8 @@
-//! The authorization response: does it belong to our request, and does it come from the server that was asked?
+//! The authorization response: does it belong to our request, and does it come from the server that
+//! was asked?
 //!
-//! A refusal (`error=…`) must pass the same checks as a code before a word of it is shown (2026-07-28,
-//! "Authorization Response Validation"; RFC 9207).
+//! A refusal (`error=…`) must pass the same checks as a code before a word of it is shown
+//! (2026-07-28, "Authorization Response Validation"; RFC 9207).
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use url::form_urlencoded;
@@ -30,7 +31,8 @@ pub(crate) struct Code(pub(crate) Secret);
 /// What a request to the callback is.
 #[derive(Debug, Clone)]
 pub(crate) enum CallbackRequest {
-    /// Not an answer to our request: a wrong state, or none. Any web page can send that, so it ends nothing.
+    /// Not an answer to our request: a wrong state, or none. Any web page can send that, so it ends
+    /// nothing.
     Unrelated,
     Answer(Result<Code, SignInError>),
 }
@@ -60,7 +62,8 @@ fn answer(
     codes: &[String],
     expected: &Expected,
 ) -> Result<Code, SignInError> {
-    // Compared as they stand: no case folding, no trailing slash, no default port (RFC 9207, section 2.4).
+    // Compared as they stand: no case folding, no trailing slash, no default port (RFC 9207,
+    // section 2.4).
     let genuine = match (issuers, &expected.issuer) {
         ([], _) => !expected.names_itself,
         ([named], Some(issuer)) => named == issuer,

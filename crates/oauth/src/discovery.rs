@@ -3,11 +3,14 @@
 //! The order is that of 2025-11-25, "Authorization Server Discovery":
 //!
 //! 1. The metadata of the resource: where the challenge names it, else at its well-known addresses.
-//! 2. The metadata of the first authorization server that the resource names and that publishes any.
-//! 3. If the resource names none, metadata at the server's own origin, else the default endpoints (2025-03-26).
+//! 2. The metadata of the first authorization server that the resource names and that publishes
+//!    any.
+//! 3. If the resource names none, metadata at the server's own origin, else the default endpoints
+//!    (2025-03-26).
 //!
-//! A document that is not there, or that is no metadata, leads on to the next address. A server that fails, and a
-//! document that contradicts the one before it, end the discovery: the next address may be an attacker's choice.
+//! A document that is not there, or that is no metadata, leads on to the next address. A server
+//! that fails, and a document that contradicts the one before it, end the discovery: the next
+//! address may be an attacker's choice.
 
 use std::time::Duration;
 
@@ -26,7 +29,8 @@ use crate::www_authenticate;
 /// How many requests one document may take: the first, and one for each redirect.
 const REQUESTS: usize = 10;
 
-/// How long a discovery may take. Other requests wait for it, and a peer decides how many documents it has.
+/// How long a discovery may take. Other requests wait for it, and a peer decides how many documents
+/// it has.
 const TIME: Duration = Duration::from_secs(60);
 
 /// A resource, and the authorization server to sign in at.
@@ -42,7 +46,8 @@ pub(crate) struct Discovered {
     pub(crate) resource_scopes: Vec<String>,
 }
 
-/// Finds the authorization server of the resource at `endpoint`, which sent the headers `challenge`.
+/// Finds the authorization server of the resource at `endpoint`, which sent the headers
+/// `challenge`.
 pub(crate) async fn discover(
     network: &Network,
     endpoint: &Url,
@@ -162,7 +167,8 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// Requests metadata of `issuer` from one of its well-known addresses. Returns nothing if there is none.
+    /// Requests metadata of `issuer` from one of its well-known addresses. Returns nothing if there
+    /// is none.
     async fn server_metadata(
         &self,
         address: &Url,
@@ -192,7 +198,8 @@ impl Search<'_> {
         }
     }
 
-    /// Requests a document, and follows redirects within its origin: elsewhere, another host would answer for it.
+    /// Requests a document, and follows redirects within its origin: elsewhere, another host would
+    /// answer for it.
     async fn get(&self, url: &Url) -> Result<Response, SignInError> {
         let mut current = url.clone();
         for _ in 0..REQUESTS {
@@ -226,7 +233,8 @@ impl Search<'_> {
     }
 }
 
-/// Returns where a resource may publish its metadata (RFC 9728, section 3.1): with its path, else without.
+/// Returns where a resource may publish its metadata (RFC 9728, section 3.1): with its path, else
+/// without.
 ///
 /// Some servers append the well-known path to their own, which is tried in between.
 fn resource_addresses(endpoint: &Url) -> Vec<Url> {

@@ -1,7 +1,8 @@
 //! Why there is no token, and what the user can do about it.
 //!
-//! The text of each error reaches a person through a JSON-RPC error or a terminal, so it ends in what to do. No text
-//! carries a token, a code or a client's secret, and a peer's words only short and escaped.
+//! The text of each error reaches a person through a JSON-RPC error or a terminal, so it ends in
+//! what to do. No text carries a token, a code or a client's secret, and a peer's words only short
+//! and escaped.
 
 use crate::url_policy::{UrlError, printable};
 

@@ -1,7 +1,8 @@
-//! The HTTP client of signing in: every request to metadata, registration, token and revocation endpoints.
+//! The HTTP client of signing in: every request to metadata, registration, token and revocation
+//! endpoints.
 //!
-//! Each URL passes the URL policy before it is requested, and each name when it is resolved. Documents have a
-//! size limit, exchanges a timeout. The client follows no redirect by itself.
+//! Each URL passes the URL policy before it is requested, and each name when it is resolved.
+//! Documents have a size limit, exchanges a timeout. The client follows no redirect by itself.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -155,7 +156,8 @@ impl Network {
 
     /// Requests the challenge of the MCP endpoint, with a `ping`, which changes nothing there.
     ///
-    /// Returns nothing if the endpoint answers without a challenge. Reads only the head of the answer.
+    /// Returns nothing if the endpoint answers without a challenge. Reads only the head of the
+    /// answer.
     pub(crate) async fn challenge(&self, endpoint: &Url) -> Result<Option<Vec<String>>, SignInError> {
         self.check(endpoint)?;
         let response = self
@@ -180,7 +182,8 @@ pub(crate) struct Response {
     pub(crate) body: Vec<u8>,
 }
 
-/// Returns the values of `WWW-Authenticate`, at most eight of at most 4 KiB: they are stored with the token.
+/// Returns the values of `WWW-Authenticate`, at most eight of at most 4 KiB: they are stored with
+/// the token.
 pub(crate) fn challenges(headers: &HeaderMap) -> Vec<String> {
     let values = headers.get_all(WWW_AUTHENTICATE).iter();
     values

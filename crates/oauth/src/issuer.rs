@@ -1,7 +1,8 @@
 //! Whether a metadata document is its issuer's own, and where that issuer's endpoints are.
 //!
-//! A remote server chooses which document is read. So a document counts only if it was requested from a well-known address
-//! of the very issuer that it claims (RFC 8414, section 3.3), and if the resource names that issuer letter for letter.
+//! A remote server chooses which document is read. So a document counts only if it was requested
+//! from a well-known address of the very issuer that it claims (RFC 8414, section 3.3), and if the
+//! resource names that issuer letter for letter.
 
 use url::Url;
 
@@ -35,7 +36,8 @@ pub(crate) fn check(issuer: Option<&str>, address: &Url, allowed: Allowed<'_>) -
     }
 }
 
-/// Returns whether two issuers are the same letter for letter; the slash of a bare origin counts for nothing.
+/// Returns whether two issuers are the same letter for letter; the slash of a bare origin counts
+/// for nothing.
 pub(crate) fn is_same(one: &str, other: &str) -> bool {
     without_root_slash(one) == without_root_slash(other)
 }
@@ -53,8 +55,8 @@ fn is_well_known_address(address: &Url, issuer: &Url) -> bool {
     address.origin().is_tuple() && well_known_addresses(issuer).contains(address)
 }
 
-/// Returns where an issuer may publish its metadata, in the order of 2025-11-25, "Authorization Server Metadata
-/// Discovery".
+/// Returns where an issuer may publish its metadata, in the order of 2025-11-25, "Authorization
+/// Server Metadata Discovery".
 pub(crate) fn well_known_addresses(issuer: &Url) -> Vec<Url> {
     let path = issuer.path().trim_end_matches('/');
     let mut paths = vec![
@@ -83,7 +85,8 @@ pub(crate) fn origin(url: &str) -> Option<String> {
 
 /// Returns the first OAuth parameter in the query of an authorization endpoint.
 ///
-/// Such an endpoint could bring its own client, redirect URI or state, or a request object that replaces them all.
+/// Such an endpoint could bring its own client, redirect URI or state, or a request object that
+/// replaces them all.
 pub(crate) fn oauth_parameter(endpoint: &str) -> Option<String> {
     const PARAMETERS: [&str; 16] = [
         "client_id",

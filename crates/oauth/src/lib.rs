@@ -1,7 +1,8 @@
 //! Signing in at remote MCP servers: discovery, PKCE, tokens, and where they are kept.
 //!
-//! A backend uses [`SignIn`]: for the value of `Authorization`, and for what to do when the server refuses.
-//! Everything else is behind it. It knows nothing of MCP messages, and it is no authorization server.
+//! A backend uses [`SignIn`]: for the value of `Authorization`, and for what to do when the server
+//! refuses. Everything else is behind it. It knows nothing of MCP messages, and it is no
+//! authorization server.
 //!
 //! | Part | Module |
 //! |---|---|

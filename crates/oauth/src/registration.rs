@@ -1,5 +1,5 @@
-//! The OAuth client that Rialto is at an authorization server: registered by hand, described by a client-id metadata
-//! document, or registered now (dynamic client registration, RFC 7591).
+//! The OAuth client that Rialto is at an authorization server: registered by hand, described by a
+//! client-id metadata document, or registered now (dynamic client registration, RFC 7591).
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -18,7 +18,8 @@ pub(crate) enum TokenAuth {
     Basic,
     #[serde(rename = "client_secret_post")]
     Post,
-    /// By its signature. Only an operator registers such a client, because the server must know its key.
+    /// By its signature. Only an operator registers such a client, because the server must know its
+    /// key.
     #[serde(rename = "private_key_jwt")]
     Signed,
 }
@@ -41,8 +42,8 @@ impl TokenAuth {
 
     /// For a client with or without a secret, out of what the authorization server offers.
     ///
-    /// No list means `client_secret_basic` (RFC 8414, section 2), but a public client is what a native program is, so one
-    /// without a secret is tried as such.
+    /// No list means `client_secret_basic` (RFC 8414, section 2), but a public client is what a
+    /// native program is, so one without a secret is tried as such.
     pub(crate) fn choose(offered: Option<&[String]>, secret: bool) -> Option<Self> {
         let Some(offered) = offered else {
             return Some(if secret { Self::Basic } else { Self::None });
@@ -77,7 +78,8 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Returns whether the operator gave this client a secret or a key, which belongs to one authorization server.
+    /// Returns whether the operator gave this client a secret or a key, which belongs to one
+    /// authorization server.
     pub(crate) fn is_by_hand(&self) -> bool {
         self.secret.is_some() && self.registered_for.is_none()
     }
@@ -93,7 +95,8 @@ pub struct Identity {
     pub client_key: Option<SigningKey>,
     /// The address of a client-id metadata document that describes this program.
     pub metadata_url: Option<Url>,
-    /// The only authorization server to sign in at. Without it, a secret or key belongs to the first that was used.
+    /// The only authorization server to sign in at. Without it, a secret or key belongs to the
+    /// first that was used.
     pub issuer: Option<String>,
 }
 
@@ -119,7 +122,8 @@ pub(crate) struct Offer<'a> {
     pub(crate) token_auth: Option<&'a [String]>,
 }
 
-/// By hand, else by document, else by an earlier registration, else by a new one (2025-11-25, "Client Registration Approaches").
+/// By hand, else by document, else by an earlier registration, else by a new one (2025-11-25,
+/// "Client Registration Approaches").
 pub(crate) fn choose(identity: &Identity, offer: Offer<'_>, earlier: Option<&Client>) -> Choice {
     let by_hand =
         |id: &str, secret: Option<&Secret>| match TokenAuth::choose(offer.token_auth, secret.is_some()) {
@@ -146,7 +150,8 @@ pub(crate) fn choose(identity: &Identity, offer: Offer<'_>, earlier: Option<&Cli
     }
     if let Some(id) = &identity.client_id {
         return match by_hand(id, identity.client_secret.as_ref()) {
-            // A client without a secret was registered as a public one, even if the list has other methods only.
+            // A client without a secret was registered as a public one, even if the list has other
+            // methods only.
             Choice::NoProof if identity.client_secret.is_none() => Choice::Known(Client {
                 id: id.clone(),
                 secret: None,
@@ -186,7 +191,8 @@ pub(crate) fn is_client_id(id: &str) -> bool {
     !id.is_empty() && id.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// A client-id metadata document must be at an https URL with a path (2025-11-25, "Client ID Metadata Documents").
+/// A client-id metadata document must be at an https URL with a path (2025-11-25, "Client ID
+/// Metadata Documents").
 pub(crate) fn is_metadata_url(url: &Url) -> bool {
     url.scheme() == "https" && url.path() != "/" && url.fragment().is_none() && url.username().is_empty()
 }
@@ -199,7 +205,8 @@ pub(crate) fn request(name: &str, redirect_uri: &str, auth: TokenAuth, scopes: &
         "grant_types": ["authorization_code", "refresh_token"],
         "response_types": ["code"],
         "token_endpoint_auth_method": auth.name(),
-        // Without it an OpenID provider takes us for a web site and refuses a loopback address (2026-07-28).
+        // Without it an OpenID provider takes us for a web site and refuses a loopback address
+        // (2026-07-28).
         "application_type": "native",
     });
     if !scopes.is_empty() {

@@ -1,7 +1,8 @@
-//! The metadata of a protected resource (RFC 9728): which authorization servers it trusts, and which scopes it has.
+//! The metadata of a protected resource (RFC 9728): which authorization servers it trusts, and
+//! which scopes it has.
 //!
-//! The remote server writes this document, so it counts only if it is about the endpoint. One that is about
-//! another resource ends the discovery.
+//! The remote server writes this document, so it counts only if it is about the endpoint. One that
+//! is about another resource ends the discovery.
 
 use serde::Deserialize;
 use url::Url;
@@ -94,7 +95,8 @@ pub(crate) fn read(
     }))
 }
 
-/// Returns whether a token for `resource` may be sent to `endpoint`: the same origin, and the same path or one above it.
+/// Returns whether a token for `resource` may be sent to `endpoint`: the same origin, and the same
+/// path or one above it.
 fn covers(resource: &Url, endpoint: &Url) -> bool {
     let (above, path) = (resource.path().trim_end_matches('/'), endpoint.path());
     let below = path

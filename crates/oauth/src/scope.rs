@@ -1,19 +1,22 @@
 //! Which scopes are requested.
 //!
-//! Least first: what the challenge names; else what the operator chose; else what the resource lists; else nothing.
-//! A challenge is authoritative (2025-11-25, "Scope Selection Strategy"), so it is never left out; after one, the union with what was granted
-//! before is asked for, lest a step up takes away what an earlier call needed (2026-07-28, "Step-Up Authorization").
+//! Least first: what the challenge names; else what the operator chose; else what the resource
+//! lists; else nothing. A challenge is authoritative (2025-11-25, "Scope Selection Strategy"), so
+//! it is never left out; after one, the union with what was granted before is asked for, lest a
+//! step up takes away what an earlier call needed (2026-07-28, "Step-Up Authorization").
 
 /// How often one set of permissions is asked for in vain.
 const TRIES: u8 = 2;
 /// How many sets are remembered; the oldest goes.
 const SETS: usize = 16;
-/// The largest number of scopes in one list. A peer chooses the list, and each scope is compared with all others.
+/// The largest number of scopes in one list. A peer chooses the list, and each scope is compared
+/// with all others.
 const SCOPES: usize = 256;
 /// The scope that asks for a refresh token.
 const OFFLINE_ACCESS: &str = "offline_access";
 
-/// A space-separated list as it stands in a challenge, cleaned of anything the grammar does not allow (RFC 6749, section 3.3).
+/// A space-separated list as it stands in a challenge, cleaned of anything the grammar does not
+/// allow (RFC 6749, section 3.3).
 pub(crate) fn parse(list: &str) -> Vec<String> {
     let fits = |scope: &&str| {
         scope
@@ -44,7 +47,8 @@ pub(crate) fn add(scopes: &mut Vec<String>, more: impl IntoIterator<Item = Strin
 pub(crate) struct Known<'a> {
     pub(crate) challenged: &'a [String],
     pub(crate) configured: &'a [String],
-    /// `scopes_supported` of the resource, not of the authorization server: that one's list is for all its resources.
+    /// `scopes_supported` of the resource, not of the authorization server: that one's list is for
+    /// all its resources.
     pub(crate) resource: &'a [String],
     /// What an earlier sign-in was granted, if this one is to widen it.
     pub(crate) granted: &'a [String],
@@ -66,9 +70,11 @@ pub(crate) fn choose(known: Known<'_>) -> Vec<String> {
     with_offline_access(&scopes, known.authority)
 }
 
-/// Adds `offline_access` if the authorization server lists it, and only then: others refuse the whole request.
+/// Adds `offline_access` if the authorization server lists it, and only then: others refuse the
+/// whole request.
 ///
-/// It is not a permission at the resource, so it does not turn an unscoped request into a scoped one.
+/// It is not a permission at the resource, so it does not turn an unscoped request into a scoped
+/// one.
 pub(crate) fn with_offline_access(scopes: &[String], authority: &[String]) -> Vec<String> {
     let mut scopes = scopes.to_vec();
     if !scopes.is_empty() && authority.iter().any(|scope| scope == OFFLINE_ACCESS) {

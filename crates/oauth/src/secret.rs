@@ -33,8 +33,9 @@ pub struct Authorization(String);
 impl Authorization {
     /// A bearer token, if it is one that a header can carry (RFC 6750, section 2.1: `b64token`).
     ///
-    /// What an authorization server calls a token reaches a header here, so nothing but the characters that the
-    /// grammar allows passes: no space, no control character, nothing that ends a line.
+    /// What an authorization server calls a token reaches a header here, so nothing but the
+    /// characters that the grammar allows passes: no space, no control character, nothing that ends
+    /// a line.
     pub(crate) fn bearer(token: &Secret) -> Option<Self> {
         let token = token.expose();
         let fits = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());

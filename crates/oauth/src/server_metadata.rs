@@ -1,7 +1,8 @@
-//! The metadata of an authorization server (RFC 8414, OpenID discovery), and the terms that follow from it.
+//! The metadata of an authorization server (RFC 8414, OpenID discovery), and the terms that follow
+//! from it.
 //!
-//! Refused are endpoints that the URL policy does not allow, servers that do not offer PKCE with S256, and
-//! authorization endpoints that bring OAuth parameters of their own.
+//! Refused are endpoints that the URL policy does not allow, servers that do not offer PKCE with
+//! S256, and authorization endpoints that bring OAuth parameters of their own.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -35,8 +36,8 @@ pub(crate) struct ServerMetadata {
 }
 
 impl ServerMetadata {
-    /// Returns the endpoints that a server without metadata has (2025-03-26, "Fallbacks for Servers without
-    /// Metadata Discovery").
+    /// Returns the endpoints that a server without metadata has (2025-03-26, "Fallbacks for Servers
+    /// without Metadata Discovery").
     pub(crate) fn default_at(server: &Url) -> Self {
         let at = |path| issuer::at_path(server, path).to_string();
         Self {
@@ -62,8 +63,8 @@ pub(crate) struct Terms {
     pub(crate) token_endpoint: String,
     /// Where a token can be revoked (RFC 7009).
     pub(crate) revocation_endpoint: Option<String>,
-    /// Set if the answer of a sign-in could come from another server than the one that gets the code: both
-    /// origins differ, and the answer does not name its sender.
+    /// Set if the answer of a sign-in could come from another server than the one that gets the
+    /// code: both origins differ, and the answer does not name its sender.
     pub(crate) split: Option<SignInError>,
     pub(crate) origins: Origins,
     metadata_documents: bool,

@@ -33,10 +33,12 @@ pub struct Settings {
     /// Asked for besides what the server wants.
     pub scopes: Vec<String>,
     pub grant: Grant,
-    /// Whether people may sign in at one origin and their codes be sent to another, without RFC 9207.
+    /// Whether people may sign in at one origin and their codes be sent to another, without RFC
+    /// 9207.
     pub allow_split_authority: bool,
     pub http: HttpSettings,
-    /// Do nothing that lasts or is seen until [`SignIn::wake`](crate::SignIn::wake): no window, no refresh, no lock.
+    /// Do nothing that lasts or is seen until [`SignIn::wake`](crate::SignIn::wake): no window, no
+    /// refresh, no lock.
     ///
     /// Hosts start a copy only to probe it, and kill it a moment later.
     pub asleep: bool,

@@ -23,7 +23,8 @@ impl SigningKey {
     }
 }
 
-/// Returns the assertion by which a client authenticates at the authorization server `issuer` (RFC 7523, section 3).
+/// Returns the assertion by which a client authenticates at the authorization server `issuer` (RFC
+/// 7523, section 3).
 pub(crate) fn assertion(pem: &str, client_id: &str, issuer: &str, now: u64) -> Option<Secret> {
     let (key, algorithm) = key(pem)?;
     let mut header = Header::new(algorithm);
@@ -42,7 +43,8 @@ pub(crate) fn assertion(pem: &str, client_id: &str, issuer: &str, now: u64) -> O
 
 /// Returns a key and its algorithm.
 ///
-/// Each kind of key is tried by signing with it, because the library does not tell which curve a key is on.
+/// Each kind of key is tried by signing with it, because the library does not tell which curve a
+/// key is on.
 fn key(pem: &str) -> Option<(EncodingKey, Algorithm)> {
     let signs =
         |key: &EncodingKey, algorithm| jsonwebtoken::encode(&Header::new(algorithm), &json!({}), key).is_ok();

@@ -1,10 +1,12 @@
 //! The token store that processes share, and the lock under which one of them refreshes.
 //!
-//! One file per endpoint, mode 0600, in a directory of mode 0700. Within it one entry per (issuer, resource, client): what one authorization
-//! server gave is never shown to another. The secret parts go to the keyring of the operating system where there is one; the file then
-//! holds the rest, which is what `rialto status` lists.
+//! One file per endpoint, mode 0600, in a directory of mode 0700. Within it one entry per (issuer,
+//! resource, client): what one authorization server gave is never shown to another. The secret
+//! parts go to the keyring of the operating system where there is one; the file then holds the
+//! rest, which is what `rialto status` lists.
 //!
-//! Reading needs no lock: a file is replaced as a whole. A writer holds the endpoint's lock from reading to writing.
+//! Reading needs no lock: a file is replaced as a whole. A writer holds the endpoint's lock from
+//! reading to writing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -69,7 +71,8 @@ pub(crate) struct Token {
 const MARGIN: u64 = 60;
 
 impl Token {
-    /// Whether it is good for another request. The margin shrinks for tokens that live shorter than it.
+    /// Whether it is good for another request. The margin shrinks for tokens that live shorter than
+    /// it.
     pub(crate) fn is_fresh(&self, now: u64) -> bool {
         let Some(expires) = self.expires else { return true };
         let life = expires.saturating_sub(self.received);
@@ -97,7 +100,8 @@ pub(crate) struct Entry {
     /// The challenge that led here: where a refresh finds the metadata again.
     #[serde(default)]
     pub(crate) challenge: Vec<String>,
-    /// The origins that may receive the token again. An entry of an older version has none; its next use sets them.
+    /// The origins that may receive the token again. An entry of an older version has none; its
+    /// next use sets them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) origins: Option<Origins>,
     /// Set in the file if the secrets are in the keyring.
@@ -105,7 +109,8 @@ pub(crate) struct Entry {
     pub(crate) in_keyring: bool,
 }
 
-/// The origin of an authorization server's token endpoint, as it was at the sign-in. Tokens and secrets go nowhere else.
+/// The origin of an authorization server's token endpoint, as it was at the sign-in. Tokens and
+/// secrets go nowhere else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origins {
     pub(crate) token: String,
@@ -136,7 +141,8 @@ impl Entry {
         }
     }
 
-    /// Returns whether this issuer, with its token endpoint at this origin, gave what the entry holds.
+    /// Returns whether this issuer, with its token endpoint at this origin, gave what the entry
+    /// holds.
     pub(crate) fn is_from(&self, issuer: &str, origins: &Origins) -> bool {
         let known = self.origins.as_ref();
         self.issuer == issuer && known.is_none_or(|known| known.token == origins.token)
@@ -195,7 +201,8 @@ impl Record {
         bound.cloned().or_else(entry)
     }
 
-    /// Remembers where the secret of a client is used. Only the operator names clients, so the list stays short.
+    /// Remembers where the secret of a client is used. Only the operator names clients, so the list
+    /// stays short.
     pub(crate) fn bind(&mut self, binding: Binding) {
         self.bindings.retain(|other| other.client != binding.client);
         self.bindings.insert(0, binding);
@@ -349,8 +356,8 @@ impl Store {
 
 /// Returns a file of the store, or nothing if there is none.
 ///
-/// A file that cannot be parsed is an error. If it counted as absent, the binding of a client's secret to its issuer
-/// would be lost with it.
+/// A file that cannot be parsed is an error. If it counted as absent, the binding of a client's
+/// secret to its issuer would be lost with it.
 fn read(directory: &Directory, name: &str) -> io::Result<Option<Record>> {
     let Some(text) = directory.read(name, FILE_LIMIT)? else {
         return Ok(None);
@@ -392,7 +399,8 @@ pub struct StoredToken {
     pub in_keyring: bool,
 }
 
-/// Everything that is kept in a directory, the entry in use of each endpoint. Reads files only, no keyring.
+/// Everything that is kept in a directory, the entry in use of each endpoint. Reads files only, no
+/// keyring.
 pub fn list(directory: &Path) -> Result<Vec<StoredToken>, SignInError> {
     let failed = |error: io::Error| SignInError::Store {
         path: directory.display().to_string(),

@@ -1,15 +1,17 @@
 //! Which URLs signing in may request (server-side request forgery, DNS rebinding).
 //!
-//! The remote server writes its metadata and can name any URL in it. Rialto may run in a network where
-//! `http://169.254.169.254/` or `http://10.0.0.1/` has secrets. So every URL is checked before it is requested, and every
-//! name is resolved here, so that the checked address is the one connected to. The HTTP client follows no redirects;
-//! the code that follows one checks its target again.
+//! The remote server writes its metadata and can name any URL in it. Rialto may run in a network
+//! where `http://169.254.169.254/` or `http://10.0.0.1/` has secrets. So every URL is checked
+//! before it is requested, and every name is resolved here, so that the checked address is the one
+//! connected to. The HTTP client follows no redirects; the code that follows one checks its target
+//! again.
 //!
-//! Public addresses may be reached over https. Loopback addresses, also over http, only if the resource itself is
-//! named by one: that is development. Private addresses only if the resource is named by one, or the operator allows
-//! it. Link-local, multicast and reserved addresses never.
+//! Public addresses may be reached over https. Loopback addresses, also over http, only if the
+//! resource itself is named by one: that is development. Private addresses only if the resource is
+//! named by one, or the operator allows it. Link-local, multicast and reserved addresses never.
 //!
-//! What it cannot do: a proxy resolves names by itself. With a proxy, only the proxy can check the address of a name.
+//! What it cannot do: a proxy resolves names by itself. With a proxy, only the proxy can check the
+//! address of a name.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -39,7 +41,8 @@ impl AddressClass {
         match address.octets() {
             [127, ..] => Self::Loopback,
             [10, ..] | [192, 168, ..] | [172, 16..=31, ..] | [100, 64..=127, ..] => Self::Private,
-            // This network, link-local, protocol assignments, documentation, benchmarking, 6to4 relays, multicast and above.
+            // This network, link-local, protocol assignments, documentation, benchmarking, 6to4
+            // relays, multicast and above.
             [0, ..]
             | [169, 254, ..]
             | [192, 0, 0 | 2, _]
@@ -143,7 +146,8 @@ impl UrlPolicy {
         if !url.username().is_empty() || url.password().is_some() {
             return Err(UrlError::Userinfo(printable(url.host_str().unwrap_or_default())));
         }
-        // The parser has turned decimal, octal, hexadecimal and shortened forms into the address they mean.
+        // The parser has turned decimal, octal, hexadecimal and shortened forms into the address
+        // they mean.
         let class = match url.host() {
             Some(Host::Domain(domain)) if is_localhost(domain) => AddressClass::Loopback,
             Some(Host::Domain(_)) => AddressClass::Public,
@@ -197,7 +201,8 @@ pub(crate) fn printable(text: &str) -> String {
 
 /// Resolves names and leaves out what the policy does not admit.
 ///
-/// If one of several addresses is refused the whole name is: a name that points both outside and inside is an attempt.
+/// If one of several addresses is refused the whole name is: a name that points both outside and
+/// inside is an attempt.
 pub(crate) struct PolicyResolver {
     policy: UrlPolicy,
     /// Hosts of proxies, which the operator has chosen.

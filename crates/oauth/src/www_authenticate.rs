@@ -1,7 +1,9 @@
-//! The `WWW-Authenticate` header: what a server that refuses a request wants (RFC 9110, section 11.6.1).
+//! The `WWW-Authenticate` header: what a server that refuses a request wants (RFC 9110, section
+//! 11.6.1).
 //!
-//! The parameters of all challenges in a header are read as one list: a server that offers several schemes
-//! sends the parameters that matter here with one of them, and some servers leave the scheme out.
+//! The parameters of all challenges in a header are read as one list: a server that offers several
+//! schemes sends the parameters that matter here with one of them, and some servers leave the
+//! scheme out.
 
 /// Returns the values of a parameter in one header value, in their order.
 pub(crate) fn values(header: &str, name: &str) -> Vec<String> {
@@ -42,7 +44,8 @@ fn is_separator(character: char) -> bool {
     matches!(character, ',' | ';') || character.is_whitespace()
 }
 
-/// Splits a token or a quoted string from the text behind it. Returns nothing if the quotes never end.
+/// Splits a token or a quoted string from the text behind it. Returns nothing if the quotes never
+/// end.
 fn value(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find(is_separator).unwrap_or(text.len());

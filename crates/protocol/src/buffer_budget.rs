@@ -1,18 +1,24 @@
-//! One budget for all bytes that wait to be read: kept events, and answers that a connection has not sent yet.
+//! One budget for all bytes that wait to be read: kept events, and answers that a connection has
+//! not sent yet.
 //!
-//! A *holder* is one thing that holds such bytes: the event logs of a session, or one answer on a connection. Holders
-//! report what they hold; the machine adds it up by principal and in all, and decides what goes when a limit is
-//! exceeded:
+//! A *holder* is one thing that holds such bytes: the event logs of a session, or one answer on a
+//! connection. Holders report what they hold; the machine adds it up by principal and in all, and
+//! decides what goes when a limit is exceeded:
 //!
-//! - Over the limit of a principal, that principal loses; over the limit of the gateway, the one that holds most does.
-//! - Events go before answers, since a reader that comes back finds a mark where they were. The oldest goes first.
-//! - An answer can only be freed by closing its connection: the one that has been on its way longest belongs to the
-//!   slowest reader. The answer that was reported last is spared, so that one answer always passes.
-//! - As much goes as brings the sum an eighth below the limit, so that the holders are not searched with every event.
+//! - Over the limit of a principal, that principal loses; over the limit of the gateway, the one
+//!   that holds most does.
+//! - Events go before answers, since a reader that comes back finds a mark where they were. The
+//!   oldest goes first.
+//! - An answer can only be freed by closing its connection: the one that has been on its way
+//!   longest belongs to the slowest reader. The answer that was reported last is spared, so that
+//!   one answer always passes.
+//! - As much goes as brings the sum an eighth below the limit, so that the holders are not searched
+//!   with every event.
 //!
-//! Call order: [`BufferBudget::open`], then `handle_*` as the bytes change, then [`BufferBudget::poll_output`] until it
-//! gives nothing, and [`BufferBudget::close`] at the end. The bytes that an output names count as freed at once; the
-//! holder of events reports what it really holds with [`BufferBudget::handle_dropped`].
+//! Call order: [`BufferBudget::open`], then `handle_*` as the bytes change, then
+//! [`BufferBudget::poll_output`] until it gives nothing, and [`BufferBudget::close`] at the end.
+//! The bytes that an output names count as freed at once; the holder of events reports what it
+//! really holds with [`BufferBudget::handle_dropped`].
 
 use std::collections::{BTreeMap, VecDeque};
 

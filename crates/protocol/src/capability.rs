@@ -6,9 +6,10 @@ use crate::message::{Member, Message};
 use crate::method::Method;
 use crate::{mcp_apps, task};
 
-/// The capabilities a server may act upon, as far as the protocol knows them. Two clients with equal capabilities may
-/// share a child, because a legacy server receives its client's capabilities once, at its handshake. Names that a client
-/// invents count for nothing: each could start a child of its own.
+/// The capabilities a server may act upon, as far as the protocol knows them. Two clients with
+/// equal capabilities may share a child, because a legacy server receives its client's capabilities
+/// once, at its handshake. Names that a client invents count for nothing: each could start a child
+/// of its own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Capabilities {
     elicitation_form: bool,
@@ -20,7 +21,8 @@ pub struct Capabilities {
     roots_list_changed: bool,
     /// The extension of the modern era, not the core feature of the legacy one.
     tasks: bool,
-    /// The core feature of 2025-11-25, and the requests of a server that a client may work on as tasks.
+    /// The core feature of 2025-11-25, and the requests of a server that a client may work on as
+    /// tasks.
     core_tasks: bool,
     sampling_tasks: bool,
     elicitation_tasks: bool,
@@ -82,9 +84,9 @@ impl Capabilities {
         ]
     }
 
-    /// Returns how well a server that received these capabilities suits a client with others; more is better. A
-    /// server that received everything that the client can do suits it best, the less it received beside it the
-    /// better; after that the server that received most of it.
+    /// Returns how well a server that received these capabilities suits a client with others; more
+    /// is better. A server that received everything that the client can do suits it best, the less
+    /// it received beside it the better; after that the server that received most of it.
     pub fn fitness(&self, client: &Self) -> impl Ord + use<> {
         let (declared, wanted) = (self.flags(), client.flags());
         let pairs = || declared.iter().zip(&wanted);
@@ -121,8 +123,9 @@ impl Capabilities {
         }
     }
 
-    /// Whether such a client can answer in the very way that a question wants: forms and URLs, and sampling with
-    /// tools, are declared one by one. `includeContext` is not looked at: before 2025-11-25 it needed no declaration.
+    /// Whether such a client can answer in the very way that a question wants: forms and URLs, and
+    /// sampling with tools, are declared one by one. `includeContext` is not looked at: before
+    /// 2025-11-25 it needed no declaration.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "every other method is treated alike"
@@ -143,8 +146,9 @@ impl Capabilities {
         }
     }
 
-    /// Every capability of the legacy era at once, and the extensions that Rialto knows, for a backend that is declared the
-    /// union. Tasks are left out: they are the server's to offer, and Rialto never takes them from a server.
+    /// Every capability of the legacy era at once, and the extensions that Rialto knows, for a
+    /// backend that is declared the union. Tasks are left out: they are the server's to offer, and
+    /// Rialto never takes them from a server.
     pub const ALL_JSON: &'static str = r#"{"elicitation":{"form":{},"url":{}},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}},"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}}}"#;
 }
 

@@ -318,9 +318,11 @@ pub fn is_definite(status: u16) -> bool {
     matches!(status, 300..=499) && !matches!(status, 408 | 425 | 429)
 }
 
-/// Returns whether a JSON-RPC error that came with 404 is about the session and not about the request.
+/// Returns whether a JSON-RPC error that came with 404 is about the session and not about the
+/// request.
 ///
-/// Servers that do not know a session put such an error beside the status, some with the id of the request.
+/// Servers that do not know a session put such an error beside the status, some with the id of the
+/// request.
 pub fn names_lost_session(error: &str) -> bool {
     let Some(members) = Object::parse(error.as_bytes()) else {
         return false;

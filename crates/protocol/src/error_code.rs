@@ -1,7 +1,7 @@
 //! JSON-RPC error codes that Rialto itself sends.
 //!
-//! -32000…-32019 are legacy and -32020…-32099 belong to the specification, so Rialto's own conditions all
-//! travel as [`INTERNAL_ERROR`] with a `data.reason`.
+//! -32000…-32019 are legacy and -32020…-32099 belong to the specification, so Rialto's own
+//! conditions all travel as [`INTERNAL_ERROR`] with a `data.reason`.
 
 /// The body is not JSON (JSON-RPC 2.0).
 pub const PARSE_ERROR: i32 = -32700;

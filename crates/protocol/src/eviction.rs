@@ -1,16 +1,18 @@
-//! Eviction: which session, instance, listen or waiting call ends when a new one finds every place taken, and which
-//! instances end because no client uses them.
+//! Eviction: which session, instance, listen or waiting call ends when a new one finds every place
+//! taken, and which instances end because no client uses them.
 //!
-//! Official TypeScript clients close without DELETE, so that most sessions at a cap belong to clients that are gone. The
-//! order is: sessions that Rialto opened itself, sessions whose client closed its last stream, sessions that were idle
-//! for a minute. A session with a call or a stream is ended only for another principal (see [`crate::shares`]).
+//! Official TypeScript clients close without DELETE, so that most sessions at a cap belong to
+//! clients that are gone. The order is: sessions that Rialto opened itself, sessions whose client
+//! closed its last stream, sessions that were idle for a minute. A session with a call or a stream
+//! is ended only for another principal (see [`crate::shares`]).
 
 use std::time::Duration;
 
 use crate::shares::Shares;
 use crate::time::Moment;
 
-/// A session that never had a stream may belong to a client between two calls, so that it is ended only after this.
+/// A session that never had a stream may belong to a client between two calls, so that it is ended
+/// only after this.
 pub const EVICTABLE_IDLE: Duration = Duration::from_secs(60);
 
 /// How far a client still uses its session, and since when it does not.
@@ -88,8 +90,8 @@ pub struct HeldSession<'a, K> {
     pub usage: Usage,
 }
 
-/// Returns the session that ends for one of `newcomer`: one that is no longer used, else one of a principal over its
-/// share. `None`: the newcomer is refused.
+/// Returns the session that ends for one of `newcomer`: one that is no longer used, else one of a
+/// principal over its share. `None`: the newcomer is refused.
 pub fn session_to_end<K: Ord + Copy>(
     now: Moment,
     newcomer: &str,
@@ -120,8 +122,8 @@ pub struct HeldInstance<'a, K> {
     pub usage: Option<InstanceUsage>,
 }
 
-/// Returns the instance that ends, with its sessions, for one of `newcomer`: one that is no longer used, else the last
-/// of a principal over its share. `None`: the newcomer is refused.
+/// Returns the instance that ends, with its sessions, for one of `newcomer`: one that is no longer
+/// used, else the last of a principal over its share. `None`: the newcomer is refused.
 pub fn instance_to_end<K: Copy>(now: Moment, newcomer: &str, instances: &[HeldInstance<'_, K>]) -> Option<K> {
     let shares: Shares<'_> = instances.iter().filter_map(|instance| instance.owner).collect();
     let unused = instances.iter().filter(|instance| {
@@ -137,8 +139,9 @@ pub fn instance_to_end<K: Copy>(now: Moment, newcomer: &str, instances: &[HeldIn
     })
 }
 
-/// Returns the instances that end because no client has used them for longer than `linger`. Each comes with the time
-/// since which it is unused, if it is. So many instances are `kept` in any case.
+/// Returns the instances that end because no client has used them for longer than `linger`. Each
+/// comes with the time since which it is unused, if it is. So many instances are `kept` in any
+/// case.
 pub fn instances_to_stop<K>(
     now: Moment,
     linger: Duration,
@@ -151,8 +154,8 @@ pub fn instances_to_stop<K>(
     unused.take(spare).map(|(key, _)| key).collect()
 }
 
-/// Returns the listen that ends for one of `newcomer`: the newest of a principal over its share. Newer listens have
-/// larger keys.
+/// Returns the listen that ends for one of `newcomer`: the newest of a principal over its share.
+/// Newer listens have larger keys.
 pub fn listen_to_end<K: Ord + Copy>(newcomer: &str, listens: &[(K, &str)]) -> Option<K> {
     let shares: Shares<'_> = listens.iter().map(|(_, principal)| *principal).collect();
     let over = shares.over_share(newcomer)?;
@@ -171,8 +174,8 @@ pub struct HeldCall<'a, K> {
     pub waits_until: Option<Moment>,
 }
 
-/// Returns the waiting call that is given up for one of `newcomer`: the oldest of a principal over its share, one whose
-/// client is back only if there is no other.
+/// Returns the waiting call that is given up for one of `newcomer`: the oldest of a principal over
+/// its share, one whose client is back only if there is no other.
 pub fn waiting_call_to_give_up<K: Copy>(newcomer: &str, calls: &[HeldCall<'_, K>]) -> Option<K> {
     let shares: Shares<'_> = calls.iter().map(|call| call.principal).collect();
     let over = shares.over_share(newcomer)?;
@@ -181,8 +184,8 @@ pub fn waiting_call_to_give_up<K: Copy>(newcomer: &str, calls: &[HeldCall<'_, K>
     Some(oldest.key)
 }
 
-/// Returns the stream of the old transport that ends for a new one: of those whose clients have sent nothing for a
-/// minute the oldest. Each comes with the time at which it was opened.
+/// Returns the stream of the old transport that ends for a new one: of those whose clients have
+/// sent nothing for a minute the oldest. Each comes with the time at which it was opened.
 pub fn silent_stream_to_end<K>(now: Moment, streams: impl IntoIterator<Item = (K, Moment)>) -> Option<K> {
     let evictable = streams
         .into_iter()
@@ -200,8 +203,8 @@ fn session_to_evict<K>(now: Moment, sessions: impl IntoIterator<Item = (K, Usage
         .map(|(key, _)| key)
 }
 
-/// Returns the session of a principal over its share that ends for another principal: the least used one, the first of
-/// those with a call or a stream only if there is no other.
+/// Returns the session of a principal over its share that ends for another principal: the least
+/// used one, the first of those with a call or a stream only if there is no other.
 fn session_to_give_up<K>(sessions: impl IntoIterator<Item = (K, Usage)>) -> Option<K> {
     let rank = |usage: Usage| match usage {
         Usage::Implicit(since) => (Some(Class::Implicit), since),

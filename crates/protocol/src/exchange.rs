@@ -71,7 +71,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns a client as it declares itself: raw capabilities and raw name, as far as it gave them.
+    /// Returns a client as it declares itself: raw capabilities and raw name, as far as it gave
+    /// them.
     pub fn declaring(principal: Principal, declared: Option<Bytes>, info: Option<Bytes>) -> Self {
         Self {
             principal,
@@ -84,8 +85,8 @@ impl Client {
     }
 }
 
-/// What a client has set in its session since the handshake. A server that takes the place of another
-/// receives it again.
+/// What a client has set in its session since the handshake. A server that takes the place of
+/// another receives it again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionState {
     /// The level of `logging/setLevel`, if the client chose one.
@@ -98,7 +99,8 @@ pub struct SessionState {
 #[derive(Debug, Clone)]
 pub enum Ask {
     /// A client opens a session. `initialize` is its own message, if it wrote one. Answered by
-    /// [`Tell::Opened`], or like any call by [`Tell::Reply`] (the server's refusal) or [`Tell::Failed`].
+    /// [`Tell::Opened`], or like any call by [`Tell::Reply`] (the server's refusal) or
+    /// [`Tell::Failed`].
     Open {
         /// The session concerned.
         session: SessionKey,
@@ -113,9 +115,9 @@ pub enum Ask {
         /// The client listens for what is not about its calls: changed lists, updated resources.
         wants_notifications: bool,
     },
-    /// A session goes on that another process, or an earlier life of this one, has opened. Answered as
-    /// [`Ask::Open`] is; the answer reaches no client. The server receives the handshake if it had
-    /// none, then what the client has set; the client is notified to look again at every list.
+    /// A session goes on that another process, or an earlier life of this one, has opened. Answered
+    /// as [`Ask::Open`] is; the answer reaches no client. The server receives the handshake if it
+    /// had none, then what the client has set; the client is notified to look again at every list.
     Restore {
         /// The session concerned.
         session: SessionKey,
@@ -208,10 +210,11 @@ pub struct Call {
     pub message: Message,
     /// The era whose words the message is in. A backend of the same era gets it as it is.
     pub era: Era,
-    /// The headers that mirror its arguments, if it came by a way that has such: they are judged as soon as its tool
-    /// is known.
+    /// The headers that mirror its arguments, if it came by a way that has such: they are judged as
+    /// soon as its tool is known.
     pub mirrored: Option<MirroredParams>,
-    /// The client reads events while it waits, so that it may wait longer than one that gets nothing but the answer.
+    /// The client reads events while it waits, so that it may wait longer than one that gets
+    /// nothing but the answer.
     pub reads_events: bool,
 }
 
@@ -496,7 +499,8 @@ pub enum UpstreamFault {
     Refused,
     /// The server does not accept our credentials.
     Unauthorized,
-    /// What the server wanted would have given something away: no valid certificate, a redirect elsewhere.
+    /// What the server wanted would have given something away: no valid certificate, a redirect
+    /// elsewhere.
     Unsafe,
 }
 

@@ -1,8 +1,9 @@
 //! MCP Apps: the extension for user interfaces (`io.modelcontextprotocol/ui`, SEP-1865).
 //!
-//! A server that knows of a client with this extension gives its tools a user interface, and may offer tools that only the
-//! interface calls. A client without the extension does not know that those are not meant for its model. Where the server has
-//! the union of what clients can do, such a client gets the list without them. Everything else passes as it is.
+//! A server that knows of a client with this extension gives its tools a user interface, and may
+//! offer tools that only the interface calls. A client without the extension does not know that
+//! those are not meant for its model. Where the server has the union of what clients can do, such a
+//! client gets the list without them. Everything else passes as it is.
 
 use crate::message::Message;
 use crate::object::Object;
@@ -11,7 +12,8 @@ use crate::tool_policy::retain_tools;
 /// The name of the extension.
 pub const EXTENSION: &str = "io.modelcontextprotocol/ui";
 
-/// Returns an answer to `tools/list` without the tools that are hidden from models, or `None` if there are none.
+/// Returns an answer to `tools/list` without the tools that are hidden from models, or `None` if
+/// there are none.
 pub fn without_app_only_tools(answer: &Message) -> Option<Message> {
     memchr::memmem::find(answer.bytes(), b"\"visibility\"")?;
     retain_tools(answer, |tool| !is_app_only(tool))

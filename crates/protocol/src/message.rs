@@ -1,10 +1,11 @@
 //! A JSON-RPC message as its sender wrote it, and where its few interesting members are.
 //!
-//! [`Message::scan`] reads the bytes once. It checks that they are one JSON object in UTF-8 with no more than
-//! [`MAX_DEPTH`] levels and no doubled member among those that Rialto or a policy looks at, and notes the
-//! place of each such member. Nothing is converted: ids, numbers, params and results stay the sender's
-//! bytes, and a message goes out again as those bytes with a few of them replaced ([`Message::splice`]).
-//! Id rewriting is such a splice: the id of a request or response is replaced, the rest is not.
+//! [`Message::scan`] reads the bytes once. It checks that they are one JSON object in UTF-8 with no
+//! more than [`MAX_DEPTH`] levels and no doubled member among those that Rialto or a policy looks
+//! at, and notes the place of each such member. Nothing is converted: ids, numbers, params and
+//! results stay the sender's bytes, and a message goes out again as those bytes with a few of them
+//! replaced ([`Message::splice`]). Id rewriting is such a splice: the id of a request or response
+//! is replaced, the rest is not.
 
 mod scan;
 
@@ -332,8 +333,8 @@ impl Message {
         }
     }
 
-    /// The message with another progress token. It is not read again: what stands behind the token has moved with it, and
-    /// what it is part of has grown.
+    /// The message with another progress token. It is not read again: what stands behind the token
+    /// has moved with it, and what it is part of has grown.
     pub(crate) fn with_progress_token(&self, token: &[u8]) -> Self {
         let old = self.0.spans.get(Member::ProgressToken);
         let end = old.start as usize + token.len();
@@ -371,8 +372,8 @@ enum Part<'a> {
     New(&'a [u8]),
 }
 
-/// A message on its way out: in one piece, or, if it is large, in the pieces around what was replaced, which
-/// then are not copied.
+/// A message on its way out: in one piece, or, if it is large, in the pieces around what was
+/// replaced, which then are not copied.
 #[derive(Debug, Clone)]
 pub enum Written {
     /// In one piece.
@@ -434,7 +435,8 @@ impl From<Bytes> for Written {
 /// Decodes a raw JSON string.
 pub(crate) fn string(raw: &[u8]) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    // Most are names of a few bytes, for which a search in large steps takes longer to begin than to end.
+    // Most are names of a few bytes, for which a search in large steps takes longer to begin than
+    // to end.
     if !inner.contains(&b'\\') {
         return std::str::from_utf8(inner).ok().map(Cow::Borrowed);
     }

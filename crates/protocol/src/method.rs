@@ -1,4 +1,5 @@
-//! The methods Rialto has an opinion about. Everything else is [`Method::Other`] and passes through.
+//! The methods Rialto has an opinion about. Everything else is [`Method::Other`] and passes
+//! through.
 
 macro_rules! methods {
     ($($name:ident = $text:literal),+ $(,)?) => {
@@ -69,8 +70,9 @@ methods! {
 }
 
 impl Method {
-    /// Returns the server capability that a request needs, or `None` where the method has none (2026-07-28, server
-    /// capabilities). Task methods belong to an extension; see [`crate::exchange::ServerInfo::tasks`].
+    /// Returns the server capability that a request needs, or `None` where the method has none
+    /// (2026-07-28, server capabilities). Task methods belong to an extension; see
+    /// [`crate::exchange::ServerInfo::tasks`].
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "no other method needs a capability"
@@ -98,8 +100,8 @@ impl Method {
 }
 
 impl Method {
-    /// Whether a client of the modern era can be asked this, by an answer that wants input (2026-07-28, multi
-    /// round-trip requests).
+    /// Whether a client of the modern era can be asked this, by an answer that wants input
+    /// (2026-07-28, multi round-trip requests).
     pub const fn is_input(self) -> bool {
         matches!(
             self,

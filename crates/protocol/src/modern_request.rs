@@ -117,11 +117,12 @@ enum Stage {
 
 /// One modern request.
 ///
-/// [`Self::new`] returns the first asks. [`Self::handle_tell`] takes what the backend has for it, and the driver takes
-/// the outputs that follow with [`Self::poll_output`]. The connection calls [`Self::poll_answer`] when it is woken,
-/// or [`Self::poll_line`] if its client reads lines; once the answer is a stream it calls [`Self::read`]. It does so
-/// at [`Self::next_deadline`] too, when the server's questions are due. If these give a question, the driver seals a
-/// state and calls [`Self::park`]: the request is answered, and [`Self::retry`] attaches the next one.
+/// [`Self::new`] returns the first asks. [`Self::handle_tell`] takes what the backend has for it,
+/// and the driver takes the outputs that follow with [`Self::poll_output`]. The connection calls
+/// [`Self::poll_answer`] when it is woken, or [`Self::poll_line`] if its client reads lines; once
+/// the answer is a stream it calls [`Self::read`]. It does so at [`Self::next_deadline`] too, when
+/// the server's questions are due. If these give a question, the driver seals a state and calls
+/// [`Self::park`]: the request is answered, and [`Self::retry`] attaches the next one.
 /// [`Self::handle_disconnect`] and [`Self::abandon`] end it early.
 #[derive(Debug)]
 pub struct ModernRequest {
@@ -415,14 +416,16 @@ impl ModernRequest {
         self.conclude(Outcome::Failed(failure.clone()));
     }
 
-    /// The client's connection is gone. In this era that cancels, unless the modern request is parked.
+    /// The client's connection is gone. In this era that cancels, unless the modern request is
+    /// parked.
     pub fn handle_disconnect(&mut self) {
         if matches!(self.stage, Stage::Running) {
             self.abandon();
         }
     }
 
-    /// Ends the modern request without an answer: the client has gone, or has not come back in time.
+    /// Ends the modern request without an answer: the client has gone, or has not come back in
+    /// time.
     pub fn abandon(&mut self) {
         if matches!(self.stage, Stage::Over) {
             return;
@@ -447,8 +450,8 @@ impl ModernRequest {
         self.wake();
     }
 
-    /// Ends the request with a failure instead of the questions that its client was to be asked. Returns the answer to
-    /// the attached request.
+    /// Ends the request with a failure instead of the questions that its client was to be asked.
+    /// Returns the answer to the attached request.
     pub fn fail(&mut self, failure: Failure) -> Bytes {
         if matches!(self.stage, Stage::Over) {
             return modern::lower_failure(self.response.id(), &failure);
@@ -465,7 +468,8 @@ impl ModernRequest {
     /// Calls off the questions of the server that no client will answer.
     fn cancel_questions(&mut self) {
         for (addressee, message) in self.rounds.take() {
-            // An elicitation can be called off in its own words; the rest is refused by the backend.
+            // An elicitation can be called off in its own words; the rest is refused by the
+            // backend.
             if let Addressee::Server(question) = addressee
                 && message.method() == Method::ElicitationCreate
             {
@@ -481,8 +485,9 @@ impl ModernRequest {
     }
 }
 
-/// The HTTP status of an answered request, by its JSON-RPC error code. A server's -32601 means a missing method only where
-/// the server has not declared it; from a tool it is an error like any other (2026-07-28, Streamable HTTP).
+/// The HTTP status of an answered request, by its JSON-RPC error code. A server's -32601 means a
+/// missing method only where the server has not declared it; from a tool it is an error like any
+/// other (2026-07-28, Streamable HTTP).
 fn status_of(body: &[u8], is_declared: impl FnOnce() -> bool) -> u16 {
     match modern::error_code_of(body) {
         Some(error_code::METHOD_NOT_FOUND) if !is_declared() => 404,

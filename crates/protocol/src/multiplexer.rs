@@ -1,15 +1,19 @@
-//! Many sessions, one server: which answer is for which call, which client a question is for, and which calls wait.
+//! Many sessions, one server: which answer is for which call, which client a question is for, and
+//! which calls wait.
 //!
 //! [`Multiplexer`] takes [`Ask`]s of clients ([`Multiplexer::handle_ask`]), lines of the server
-//! ([`Multiplexer::handle_line`]) and facts about the link (`handle_link_up` and others). It queues lines for the server
-//! (`take_outbox`, `take_posts`) and gives [`Output`]s ([`Multiplexer::poll_output`]). It starts nothing: when it needs a
-//! link it gives [`Output::WantLink`], and its driver answers with `handle_link_*`. After every call the driver takes
-//! the outputs and the outbox, and calls [`Multiplexer::handle_deadline`] at [`Multiplexer::next_deadline`].
+//! ([`Multiplexer::handle_line`]) and facts about the link (`handle_link_up` and others). It queues
+//! lines for the server (`take_outbox`, `take_posts`) and gives [`Output`]s
+//! ([`Multiplexer::poll_output`]). It starts nothing: when it needs a link it gives
+//! [`Output::WantLink`], and its driver answers with `handle_link_*`. After every call the driver
+//! takes the outputs and the outbox, and calls [`Multiplexer::handle_deadline`] at
+//! [`Multiplexer::next_deadline`].
 //!
 //! # The machines
 //!
-//! Each owns its state; no other code changes it. They are lent the `Ledger` and the `Link` as arguments, and return
-//! what the coordinator has to do. The coordinator is `impl Multiplexer`, in files without state of their own.
+//! Each owns its state; no other code changes it. They are lent the `Ledger` and the `Link` as
+//! arguments, and return what the coordinator has to do. The coordinator is `impl Multiplexer`, in
+//! files without state of their own.
 //!
 //! | Machine | State |
 //! |---|---|
@@ -31,16 +35,19 @@
 //!
 //! # The rule of attribution
 //!
-//! Over stdio a server's question carries no origin. If exactly one session has calls in flight that may ask, the question
-//! is that session's. Once a server has asked anything, such calls run for one session at a time, so that the next question
-//! can be attributed. A question that comes while several sessions of one principal have such calls is held until the calls
-//! of all but one of them have ended, and then is that one's (`unattributed.rs`). What still cannot be attributed is refused: of
-//! several principals, as many questions as sessions that may have asked, or nothing decided in time. Nothing is ever
-//! guessed between principals: a call that was cancelled, timed out or lost its session is its principal's until the server
-//! answers it (`abandoned.rs`), and what no call can have caused is for one principal only if no other has used the link.
-//! A message about a task carries the task's id and is exact (`tasks.rs`); roots that the server asks for while no call is
-//! there wait for the next one (`roots.rs`). A call that waits for its client's answer, which may never come, does not keep
-//! others of its principal from their turn (`suspended.rs`).
+//! Over stdio a server's question carries no origin. If exactly one session has calls in flight
+//! that may ask, the question is that session's. Once a server has asked anything, such calls run
+//! for one session at a time, so that the next question can be attributed. A question that comes
+//! while several sessions of one principal have such calls is held until the calls of all but one
+//! of them have ended, and then is that one's (`unattributed.rs`). What still cannot be attributed
+//! is refused: of several principals, as many questions as sessions that may have asked, or nothing
+//! decided in time. Nothing is ever guessed between principals: a call that was cancelled, timed
+//! out or lost its session is its principal's until the server answers it (`abandoned.rs`), and
+//! what no call can have caused is for one principal only if no other has used the link. A message
+//! about a task carries the task's id and is exact (`tasks.rs`); roots that the server asks for
+//! while no call is there wait for the next one (`roots.rs`). A call that waits for its client's
+//! answer, which may never come, does not keep others of its principal from their turn
+//! (`suspended.rs`).
 
 mod abandoned;
 mod attribution;
@@ -186,9 +193,10 @@ impl Multiplexer {
         self.ledger.waiting.len()
     }
 
-    /// Returns whether a principal should use this instance. Once the server has asked something that carries no origin,
-    /// principals no longer share it: each would have to wait for the other's answers. It stays with the principal that
-    /// was asked, until that one has gone and left nothing behind.
+    /// Returns whether a principal should use this instance. Once the server has asked something
+    /// that carries no origin, principals no longer share it: each would have to wait for the
+    /// other's answers. It stays with the principal that was asked, until that one has gone and
+    /// left nothing behind.
     pub fn suits(&self, principal: &Principal) -> bool {
         self.attribution.suits(principal, &self.ledger, &self.link)
     }
@@ -198,7 +206,8 @@ impl Multiplexer {
         self.link.is_ready()
     }
 
-    /// Returns whether the server has answered a first message on this link, with a result or a refusal.
+    /// Returns whether the server has answered a first message on this link, with a result or a
+    /// refusal.
     pub fn is_answered(&self) -> bool {
         self.link.is_answered()
     }
@@ -268,15 +277,17 @@ impl Multiplexer {
         self.take_outbox(Outbox::from(empty)).into_whole()
     }
 
-    /// Hands over one small message to be written at once if nothing else is under way: there is nothing that it could
-    /// gather with, and the writer would only come later. Nothing is to be handed to the writer before
-    /// [`Multiplexer::handle_written`] or [`Multiplexer::handle_unwritten`].
+    /// Hands over one small message to be written at once if nothing else is under way: there is
+    /// nothing that it could gather with, and the writer would only come later. Nothing is to be
+    /// handed to the writer before [`Multiplexer::handle_written`] or
+    /// [`Multiplexer::handle_unwritten`].
     pub fn take_lone_line(&mut self) -> Option<Bytes> {
         let is_alone = self.ledger.in_flight() <= 1;
         is_alone.then(|| self.ledger.outgoing.take_lone_line())?
     }
 
-    /// Takes back the end of a message that was not written. The writer writes it before everything else.
+    /// Takes back the end of a message that was not written. The writer writes it before everything
+    /// else.
     pub fn handle_unwritten(&mut self, rest: Bytes) {
         self.ledger.outgoing.put_back(rest);
     }

@@ -23,7 +23,8 @@ impl<'a> Object<'a> {
         serde_json::from_slice(raw).ok()
     }
 
-    /// A member's raw value; the last one, if it stands there several times, as most readers have it.
+    /// A member's raw value; the last one, if it stands there several times, as most readers have
+    /// it.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.members
             .iter()
@@ -52,8 +53,8 @@ impl<'a> Object<'a> {
         self.members.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// Puts a raw value in place of a member's, or at the end if there was none. If it stood there several times it does
-    /// so no more: whichever of them a reader believes, it must be this one.
+    /// Puts a raw value in place of a member's, or at the end if there was none. If it stood there
+    /// several times it does so no more: whichever of them a reader believes, it must be this one.
     pub fn set(&mut self, key: &str, raw: impl Into<Cow<'a, str>>) {
         let raw = raw.into();
         let found = self
@@ -83,8 +84,8 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Whether an object may have one of these members, at any depth: looked at before it is taken apart, which nearly no
-/// message needs. A name may be spelt with escapes.
+/// Whether an object may have one of these members, at any depth: looked at before it is taken
+/// apart, which nearly no message needs. A name may be spelt with escapes.
 pub(crate) fn may_have(raw: &[u8], names: &[&str]) -> bool {
     names
         .iter()

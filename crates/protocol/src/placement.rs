@@ -1,8 +1,8 @@
 //! Placement: which instance of a server a client gets, and which clients share one.
 //!
-//! Clients whose [`InstanceKey`]s are equal share an instance. [`Rules`] make the key of a client, and
-//! [`Instances::place`] finds the instance, or returns what is to be done for it. Facts about running instances are
-//! collected beforehand by the caller, which also starts and stops them.
+//! Clients whose [`InstanceKey`]s are equal share an instance. [`Rules`] make the key of a client,
+//! and [`Instances::place`] finds the instance, or returns what is to be done for it. Facts about
+//! running instances are collected beforehand by the caller, which also starts and stops them.
 
 use std::collections::BTreeMap;
 
@@ -39,12 +39,12 @@ pub struct Rules {
     pub capabilities: DeclaredCapabilities,
 }
 
-/// What an instance is for. The era of the server is no part of it: clients of both eras share an instance and are
-/// translated. `C` is what a client's headers pass on to the server.
+/// What an instance is for. The era of the server is no part of it: clients of both eras share an
+/// instance and are translated. `C` is what a client's headers pass on to the server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InstanceKey<C> {
-    /// Started before any client came, without credentials and capabilities: the first client that needs a new
-    /// instance takes it over.
+    /// Started before any client came, without credentials and capabilities: the first client that
+    /// needs a new instance takes it over.
     Unclaimed,
     /// One session.
     Session(SessionKey),
@@ -98,8 +98,9 @@ impl Rules {
         }
     }
 
-    /// Returns what a client needs: one with a session, or a modern one without. `learns_per_request`: the server is
-    /// known to learn with each request what its client can do, so that clients need not be alike.
+    /// Returns what a client needs: one with a session, or a modern one without.
+    /// `learns_per_request`: the server is known to learn with each request what its client can do,
+    /// so that clients need not be alike.
     pub fn wanted<C: Clone + Eq + Default>(
         self,
         session: Option<SessionKey>,
@@ -173,8 +174,9 @@ impl<C: Clone + Eq + Default> Wanted<C> {
         }
     }
 
-    /// Asks for an instance of the principal's own in the place of the shared one, which has asked another principal:
-    /// neither is to wait for the other's answers. Where there is no room, the shared one is used all the same.
+    /// Asks for an instance of the principal's own in the place of the shared one, which has asked
+    /// another principal: neither is to wait for the other's answers. Where there is no room, the
+    /// shared one is used all the same.
     pub fn unshared(mut self, principal: &Principal) -> Self {
         if let InstanceKey::Clients {
             identity: None,
@@ -190,8 +192,9 @@ impl<C: Clone + Eq + Default> Wanted<C> {
         self
     }
 
-    /// Returns whether an instance with another key serves as well once its server has turned out to learn with each
-    /// request what its client can do: it was started for clients of one kind, and one for every kind is needed.
+    /// Returns whether an instance with another key serves as well once its server has turned out
+    /// to learn with each request what its client can do: it was started for clients of one kind,
+    /// and one for every kind is needed.
     pub fn may_take_over(&self, other: &InstanceKey<C>) -> bool {
         match &self.key {
             InstanceKey::Clients {
@@ -233,8 +236,8 @@ pub struct Room {
 }
 
 impl Room {
-    /// Returns whether so many instances are being ended that none may be started. A storm of sessions must not pile
-    /// them up.
+    /// Returns whether so many instances are being ended that none may be started. A storm of
+    /// sessions must not pile them up.
     fn has_too_many_running(self) -> bool {
         self.running >= self.limit.saturating_mul(2).max(16)
     }
@@ -283,7 +286,8 @@ impl<C: Clone + Ord + Default, I: Clone> Instances<C, I> {
         std::mem::take(&mut self.0).into_values().collect()
     }
 
-    /// Finds an instance for a client. `equivalent` is the key of one that [`Wanted::may_take_over`], if there is one.
+    /// Finds an instance for a client. `equivalent` is the key of one that
+    /// [`Wanted::may_take_over`], if there is one.
     pub fn place(
         &mut self,
         wanted: &Wanted<C>,
@@ -312,8 +316,8 @@ impl<C: Clone + Ord + Default, I: Clone> Instances<C, I> {
         }
     }
 
-    /// Returns the instance that a client joins where there is no room for the one it needs: the shared one, or that of
-    /// its identity which suits its capabilities best.
+    /// Returns the instance that a client joins where there is no room for the one it needs: the
+    /// shared one, or that of its identity which suits its capabilities best.
     pub fn instead(&self, wanted: &Wanted<C>) -> Option<&I> {
         let shared = wanted.shared.as_ref().and_then(|key| self.0.get(key));
         shared.or_else(|| self.best_fit(wanted))

@@ -27,7 +27,8 @@ impl<'a> Shares<'a> {
         self.0.get(principal).copied().unwrap_or(0)
     }
 
-    /// Returns whether an unused place of `holder` may go to `newcomer`: not if the newcomer holds more already.
+    /// Returns whether an unused place of `holder` may go to `newcomer`: not if the newcomer holds
+    /// more already.
     pub fn may_take_unused(&self, newcomer: &str, holder: &str) -> bool {
         newcomer == holder || self.held_by(holder) >= self.held_by(newcomer)
     }

@@ -86,7 +86,8 @@ impl Task {
     }
 }
 
-/// Whether a server may work on calls of tools as tasks, from the result of its handshake or discovery.
+/// Whether a server may work on calls of tools as tasks, from the result of its handshake or
+/// discovery.
 pub(crate) fn offered(result: &Value, style: TaskStyle) -> bool {
     match style {
         TaskStyle::Core => result
@@ -121,7 +122,8 @@ pub fn announced(message: &Message) -> Option<Task> {
     Task::read(&Object::parse(message.raw(Member::Params)?)?)
 }
 
-/// The task that a request names. Whose it is is judged by this, so one that could be read in two ways names none.
+/// The task that a request names. Whose it is is judged by this, so one that could be read in two
+/// ways names none.
 pub fn named(message: &Message) -> Option<String> {
     let params = Object::parse(message.raw(Member::Params)?)?;
     let alike = params
@@ -171,8 +173,8 @@ pub fn with_outcome(described: &Message, outcome: &Message) -> Message {
     with_members(described, &[("status", status.to_owned()), (member.0, raw)])
 }
 
-/// The answer to a legacy `tasks/get` with what the task wants to know. Without a question there is nothing that the
-/// client could do but wait.
+/// The answer to a legacy `tasks/get` with what the task wants to know. Without a question there is
+/// nothing that the client could do but wait.
 pub fn with_questions<'a>(
     described: &Message,
     questions: impl Iterator<Item = (&'a str, &'a Message)>,

@@ -1,9 +1,10 @@
 //! Which tools of a server may be seen and called.
 //!
-//! A policy is judged by the name exactly as the server will read it: the JSON string decoded, not folded, not
-//! normalised, not trimmed. What could be read in two ways (control characters, white space at an end) is denied
-//! wherever there is a policy, since a server that stops at a NUL must not be led past it. It refuses to look at
-//! anything but names: what a tool does with its arguments is the server's business.
+//! A policy is judged by the name exactly as the server will read it: the JSON string decoded, not
+//! folded, not normalised, not trimmed. What could be read in two ways (control characters, white
+//! space at an end) is denied wherever there is a policy, since a server that stops at a NUL must
+//! not be led past it. It refuses to look at anything but names: what a tool does with its
+//! arguments is the server's business.
 
 use std::borrow::Cow;
 
@@ -16,7 +17,8 @@ use crate::object::Object;
 /// A pattern of names: `*` stands for any text, `?` for one character, everything else for itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob {
-    /// What stands before the first `*` or `?`; with most names that do not match, this is already different.
+    /// What stands before the first `*` or `?`; with most names that do not match, this is already
+    /// different.
     literal: String,
     rest: Vec<char>,
 }
@@ -31,8 +33,9 @@ impl Glob {
         })
     }
 
-    /// Whether the whole name matches. It takes at most `pattern × name` steps and no stack: a star is taken
-    /// back to the last one only, which is enough because an earlier star can give nothing that a later cannot.
+    /// Whether the whole name matches. It takes at most `pattern × name` steps and no stack: a star
+    /// is taken back to the last one only, which is enough because an earlier star can give nothing
+    /// that a later cannot.
     pub fn matches(&self, name: &str) -> bool {
         let Some(name) = name.strip_prefix(self.literal.as_str()) else {
             return false;
@@ -118,8 +121,8 @@ impl ToolPolicy {
         }
     }
 
-    /// An answer to `tools/list` without the tools that may not be called; `None` if it is to stay as it is. Each tool
-    /// that remains keeps its bytes.
+    /// An answer to `tools/list` without the tools that may not be called; `None` if it is to stay
+    /// as it is. Each tool that remains keeps its bytes.
     pub fn without_denied(&self, answer: &Message) -> Option<Message> {
         if self.is_open() {
             return None;
@@ -130,8 +133,8 @@ impl ToolPolicy {
     }
 }
 
-/// Returns an answer to `tools/list` with the tools for which `keep` is true of their JSON, or `None` if these are all. Each
-/// of them keeps its bytes.
+/// Returns an answer to `tools/list` with the tools for which `keep` is true of their JSON, or
+/// `None` if these are all. Each of them keeps its bytes.
 pub(crate) fn retain_tools(answer: &Message, keep: impl Fn(&str) -> bool) -> Option<Message> {
     if answer.kind() != Kind::Result {
         return None;
@@ -157,7 +160,8 @@ fn name_of(tool: &str) -> Option<String> {
     Object::parse(tool.as_bytes())?.text("name")
 }
 
-/// Returns whether every reader takes a name for the same: it has nothing that one would drop and another keep.
+/// Returns whether every reader takes a name for the same: it has nothing that one would drop and
+/// another keep.
 pub fn is_unambiguous(name: &str) -> bool {
     // Nearly all names are made of letters, digits and marks.
     if name.bytes().all(|byte| byte.is_ascii_graphic()) {

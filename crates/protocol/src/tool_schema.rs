@@ -1,8 +1,8 @@
 //! The `x-mcp-header` annotations of a tool's `inputSchema` (2026-07-28, tools, "x-mcp-header").
 //!
-//! This module hides where in a schema an annotation may stand and how the argument it names is found in a
-//! call. It refuses to judge anything else in a schema, follows no `$ref`, and stops at the limits below:
-//! a schema is another's text, and may be written to hurt.
+//! This module hides where in a schema an annotation may stand and how the argument it names is
+//! found in a call. It refuses to judge anything else in a schema, follows no `$ref`, and stops at
+//! the limits below: a schema is another's text, and may be written to hurt.
 
 mod arguments;
 mod catalogue;
@@ -40,7 +40,8 @@ pub enum HeaderKind {
     Integer,
     /// A boolean.
     Boolean,
-    /// Forbidden by the specification, yet met in the wild and in conformance tests: mirrored, with a warning.
+    /// Forbidden by the specification, yet met in the wild and in conformance tests: mirrored, with
+    /// a warning.
     Number,
 }
 
@@ -106,8 +107,8 @@ impl ToolHeaders {
         }
     }
 
-    /// Reads the valid annotations, and what is wrong with the first of the others: what a client knows
-    /// that is shown the tool after [`strip_invalid`].
+    /// Reads the valid annotations, and what is wrong with the first of the others: what a client
+    /// knows that is shown the tool after [`strip_invalid`].
     pub fn read_valid(schema: &Value) -> (Self, Option<SchemaError>) {
         let Findings { judged, first, .. } = find(schema);
         let entries = judged.into_iter().flatten().collect();
@@ -149,8 +150,8 @@ impl ToolHeaders {
     }
 }
 
-/// Deletes the invalid annotations from a tool, and nothing else, so that HTTP clients need not drop it.
-/// `None` if there are none: the tool then passes as its server wrote it.
+/// Deletes the invalid annotations from a tool, and nothing else, so that HTTP clients need not
+/// drop it. `None` if there are none: the tool then passes as its server wrote it.
 ///
 /// Of several properties that name one header, all lose it.
 pub fn strip_invalid(tool: &Value) -> Option<Value> {
@@ -177,7 +178,8 @@ enum Holds {
     NamedSchemas,
     /// Plain data: text in it that looks like an annotation is none.
     Data,
-    /// A schema or a list of them. Unknown keywords count as such, since a `$ref` may point into them.
+    /// A schema or a list of them. Unknown keywords count as such, since a `$ref` may point into
+    /// them.
     Schemas,
 }
 

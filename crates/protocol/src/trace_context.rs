@@ -1,8 +1,8 @@
 //! W3C Trace Context in MCP: read from a header or from `params._meta`, and written into `_meta`
 //! for the next hop.
 //!
-//! It makes no ids, which would take randomness, and it does not decide what is recorded. What it cannot read
-//! it leaves as it is: a trace is never a reason to refuse a message.
+//! It makes no ids, which would take randomness, and it does not decide what is recorded. What it
+//! cannot read it leaves as it is: a trace is never a reason to refuse a message.
 
 use std::fmt;
 
@@ -28,7 +28,8 @@ pub struct TraceParent {
 impl TraceParent {
     const SAMPLED: u8 = 1;
 
-    /// Reads `00-<trace>-<span>-<flags>`. A later version may have more behind it (Trace Context, 3.2.4).
+    /// Reads `00-<trace>-<span>-<flags>`. A later version may have more behind it (Trace Context,
+    /// 3.2.4).
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim().split('-');
         let version = hex(parts.next()?, 2)?;
@@ -82,8 +83,8 @@ fn hex(text: &str, digits: usize) -> Option<u128> {
     (text.len() == digits && is_plain).then(|| u128::from_str_radix(text, 16).ok())?
 }
 
-/// A request with a context in its `_meta`, in place of the one it may have had. Companions are added where the message
-/// has none of its own. `None`: it has no place for one and stays as it is.
+/// A request with a context in its `_meta`, in place of the one it may have had. Companions are
+/// added where the message has none of its own. `None`: it has no place for one and stays as it is.
 pub fn with_context(
     message: &Message,
     context: TraceParent,

@@ -1,8 +1,9 @@
-//! A sorted vector as a map, for the few entries of one session. Most sessions are idle, and there may be thousands.
+//! A sorted vector as a map, for the few entries of one session. Most sessions are idle, and there
+//! may be thousands.
 //!
-//! The vector has room for its entries and little more; a tree of the standard library keeps a node for eleven.
-//! Session keys rise, so a new entry goes to the end. Large maps need another type: removing the first entry
-//! moves all others.
+//! The vector has room for its entries and little more; a tree of the standard library keeps a node
+//! for eleven. Session keys rise, so a new entry goes to the end. Large maps need another type:
+//! removing the first entry moves all others.
 
 /// A map whose entries stand in one vector, in the order of their keys.
 #[derive(Debug, Clone)]

@@ -15,7 +15,8 @@ pub enum Version {
     V2026_07_28,
 }
 
-/// Legacy revisions open with an `initialize` handshake; modern ones describe every request by itself.
+/// Legacy revisions open with an `initialize` handshake; modern ones describe every request by
+/// itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Era {
     /// 2024-11-05 to 2025-11-25.
@@ -108,7 +109,8 @@ impl Era {
         }
     }
 
-    /// Returns whether a client of this era can take up the stream of a call again after a lost connection.
+    /// Returns whether a client of this era can take up the stream of a call again after a lost
+    /// connection.
     pub const fn lost_streams(self) -> LostStream {
         match self {
             Self::Legacy => LostStream::Resumed,
@@ -147,9 +149,11 @@ pub enum LogLevelStyle {
 /// Which form tasks have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskStyle {
-    /// The core feature of 2025-11-25: the client asks for a task, and gets its outcome by `tasks/result`.
+    /// The core feature of 2025-11-25: the client asks for a task, and gets its outcome by
+    /// `tasks/result`.
     Core,
-    /// The extension of 2026-07-28: the server may answer with a task, and `tasks/get` has its outcome and questions.
+    /// The extension of 2026-07-28: the server may answer with a task, and `tasks/get` has its
+    /// outcome and questions.
     Extension,
 }
 
@@ -242,8 +246,8 @@ impl Version {
         }
     }
 
-    /// Streams of this revision begin with a priming event; older clients fail on its empty data, and newer
-    /// ones have no event ids at all.
+    /// Streams of this revision begin with a priming event; older clients fail on its empty data,
+    /// and newer ones have no event ids at all.
     pub const fn primes_streams(self) -> bool {
         match self {
             Self::V2025_11_25 => true,

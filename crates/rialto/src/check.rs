@@ -101,8 +101,8 @@ fn note(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "note: {text}");
 }
 
-/// Returns whether the program that listens there is a gateway: an operator checks the file of a running one before a reload. With
-/// TLS that cannot be seen from here, and is believed.
+/// Returns whether the program that listens there is a gateway: an operator checks the file of a
+/// running one before a reload. With TLS that cannot be seen from here, and is believed.
 async fn is_gateway(settings: &Settings) -> bool {
     if settings.tls.is_some() {
         return true;

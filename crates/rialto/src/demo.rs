@@ -134,7 +134,8 @@ fn random_token() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-/// The lines of the input. What was read of a line stays in the framer, so a cancelled `next` loses nothing.
+/// The lines of the input. What was read of a line stays in the framer, so a cancelled `next` loses
+/// nothing.
 #[derive(Debug)]
 struct Lines<R> {
     input: R,

@@ -1,4 +1,5 @@
-//! What the binary does: reads flags, configuration and environment, and assembles what they ask for.
+//! What the binary does: reads flags, configuration and environment, and assembles what they ask
+//! for.
 
 mod account;
 mod audit;
@@ -29,7 +30,8 @@ mod exit {
 
 /// Runs the command that the arguments of this process name. Returns the exit code.
 pub fn run() -> ExitCode {
-    // It is started beside the first child, which is when a client waits, and needs nothing of what follows.
+    // It is started beside the first child, which is when a client waits, and needs nothing of what
+    // follows.
     if std::env::args_os().nth(1).is_some_and(|word| word == "warden") {
         return warden();
     }

@@ -1,4 +1,5 @@
-//! The binary. What it does is in the library beside it, so that tests and fuzz targets can use the configuration.
+//! The binary. What it does is in the library beside it, so that tests and fuzz targets can use the
+//! configuration.
 
 use std::process::ExitCode;
 

@@ -121,7 +121,8 @@ fn truth(name: &str, environment: &Environment) -> Result<Option<bool>, String> 
     said.transpose().map_err(|error| format!("{name}: {error}"))
 }
 
-/// Returns the browser in which people sign in: that of the desktop, or the command of `RIALTO_BROWSER`.
+/// Returns the browser in which people sign in: that of the desktop, or the command of
+/// `RIALTO_BROWSER`.
 pub(crate) fn browser(environment: &Environment) -> Result<Browser, String> {
     let Some(line) = environment.filled("RIALTO_BROWSER") else {
         return Ok(Browser::desktop());

@@ -1,9 +1,9 @@
 //! Logs: to stderr, one line for each event, for people or as JSON.
 //!
-//! Lines go through a [`LineSink`], so that a stuck reader of stderr never holds up a call. Both formats are written
-//! here and not taken ready-made, because what strangers sent may stand in any field: it is escaped and
-//! cut, so an event can neither forge another nor drive a terminal. It reads no environment: `main`
-//! hands in what to log.
+//! Lines go through a [`LineSink`], so that a stuck reader of stderr never holds up a call. Both
+//! formats are written here and not taken ready-made, because what strangers sent may stand in any
+//! field: it is escaped and cut, so an event can neither forge another nor drive a terminal. It
+//! reads no environment: `main` hands in what to log.
 
 use std::backtrace::Backtrace;
 use std::fmt::{self, Write as _};
@@ -91,8 +91,9 @@ fn subscriber(
     }
 }
 
-/// The usual hook writes to stderr itself, which can block, and prints messages that may quote what a caller
-/// sent. This one logs: the place always, a composed message only where debug logs are wanted.
+/// The usual hook writes to stderr itself, which can block, and prints messages that may quote what
+/// a caller sent. This one logs: the place always, a composed message only where debug logs are
+/// wanted.
 fn log_panic(info: &PanicHookInfo<'_>) {
     let place = info.location().map(ToString::to_string).unwrap_or_default();
     let reason = info.payload().downcast_ref::<&'static str>().copied();

@@ -1,7 +1,8 @@
 //! Sends spans to a collector: OTLP over HTTP, in batches, on a thread of its own.
 //!
-//! The gateway puts spans into a bounded queue and never waits for it; here is its other end. A collector that is slow or
-//! away costs spans, which are counted, and nothing else. It does not decide what is recorded.
+//! The gateway puts spans into a bounded queue and never waits for it; here is its other end. A
+//! collector that is slow or away costs spans, which are counted, and nothing else. It does not
+//! decide what is recorded.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};

@@ -1,5 +1,5 @@
-//! The audit log under strain: rotation, a disk that is full, a chain that was tampered with, and ten thousand calls
-//! with crashes and kills (rows E6 and G16).
+//! The audit log under strain: rotation, a disk that is full, a chain that was tampered with, and
+//! ten thousand calls with crashes and kills (rows E6 and G16).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -191,7 +191,8 @@ async fn e06_with_a_full_disk_calls_are_refused_if_every_call_must_have_its_reco
         .stub(&[])
         .start()
         .await?;
-    // What follows the first record may already be refused, so the client introduces itself and no more.
+    // What follows the first record may already be refused, so the client introduces itself and no
+    // more.
     let client = rialto.client().await?;
     client.initialize("2025-11-25", json!({})).await?;
     let troubled = |line: &Value| line["message"] == "lines cannot be written";
@@ -350,7 +351,8 @@ async fn g16_ten_thousand_calls_with_crashes_and_kills_leave_one_record_each() -
     Ok(())
 }
 
-/// Bodies and the chain are worked on after the calls have been answered; an end in between loses nothing.
+/// Bodies and the chain are worked on after the calls have been answered; an end in between loses
+/// nothing.
 #[tokio::test]
 async fn records_with_large_bodies_are_complete_and_in_order_after_a_clean_end() -> Result<()> {
     const CALLS: usize = 60;

@@ -1,4 +1,5 @@
-//! The binary as its user meets it: exit codes, `check`, errors in the configuration, the demo, the audit log, health.
+//! The binary as its user meets it: exit codes, `check`, errors in the configuration, the demo, the
+//! audit log, health.
 
 use std::net::TcpListener;
 use std::time::Duration;

@@ -1,9 +1,11 @@
-//! The remote misbehaves while a host uses `rialto connect`: rows D, F11 and G14 of the fault catalogue, on the real binary.
+//! The remote misbehaves while a host uses `rialto connect`: rows D, F11 and G14 of the fault
+//! catalogue, on the real binary.
 //!
-//! Tests are named after their row. What holds for any front is tried at length in `remote_faults.rs`; here it is shown
-//! that a host on stdio sees it as one line per request and nothing else, that what waits is sent in its place, and how
-//! the program ends. D16 is in `faults_network.rs`; D6 and D18 in `connect.rs` have a well-behaved
-//! server behind them, here a scripted one.
+//! Tests are named after their row. What holds for any front is tried at length in
+//! `remote_faults.rs`; here it is shown that a host on stdio sees it as one line per request and
+//! nothing else, that what waits is sent in its place, and how the program ends. D16 is in
+//! `faults_network.rs`; D6 and D18 in `connect.rs` have a well-behaved server behind them, here a
+//! scripted one.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::time::Duration;
@@ -138,7 +140,8 @@ async fn d3_a_primed_stream_that_closes_is_resumed_after_the_time_it_asked_for()
     stage.upstream.once(calls("long"), steps);
     let resumed = async {
         let call = stage.upstream.wait_for("the call", calls("long")).await;
-        // The id of the call is the bridge's own, and the answer on the resumed stream has to have it.
+        // The id of the call is the bridge's own, and the answer on the resumed stream has to have
+        // it.
         let answer = result("resumed").replace("{id}", &call.body["id"].to_string());
         let steps = vec![Step::OpenStream, Step::Event(answer), Step::EndStream];
         stage.upstream.once(Exchange::is_resumption, steps);

@@ -1,6 +1,8 @@
-//! Hosts that start `rialto connect` several times, and kill it at any moment: one person signs in, once.
+//! Hosts that start `rialto connect` several times, and kill it at any moment: one person signs in,
+//! once.
 //!
-//! The browser is `testkit-browser`. It notes that it was opened, and either signs in or leaves the page as it is.
+//! The browser is `testkit-browser`. It notes that it was opened, and either signs in or leaves the
+//! page as it is.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::Path;
@@ -200,7 +202,8 @@ async fn a_401_without_oauth_metadata_names_the_bearer_token() {
     );
 }
 
-/// What `connect` and a gateway do when a server they are signed in at names an impostor of its authorization server.
+/// What `connect` and a gateway do when a server they are signed in at names an impostor of its
+/// authorization server.
 #[tokio::test]
 async fn h13_a_server_that_turns_hostile_gets_no_refresh_token() {
     let home = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
 //! What was asked of the crossing from HTTP to stdio, on the real binary with real children.
 //!
-//! Each test is one criterion, one guideline or one edge case of that document, as the design decided it. How
-//! children are started, restarted and ended is in `supervision`; what comes on streams is in `streams`.
+//! Each test is one criterion, one guideline or one edge case of that document, as the design
+//! decided it. How children are started, restarted and ended is in `supervision`; what comes on
+//! streams is in `streams`.
 
 use serde_json::{Value, json};
 use testkit::client::EventStream;
@@ -286,7 +287,8 @@ async fn session_with_stream(rialto: &Rialto) -> Result<(McpClient, EventStream)
     Ok((client, stream))
 }
 
-/// Opens a session as soon as there is room, which Rialto makes when it has noticed that a stream was closed.
+/// Opens a session as soon as there is room, which Rialto makes when it has noticed that a stream
+/// was closed.
 async fn open_when_there_is_room(client: &McpClient) -> Result<()> {
     let reply = testkit::poll_until("there is room for a session", PATIENCE, async || {
         let reply = client.initialize(LEGACY, json!({})).await?;

@@ -4,7 +4,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// A running demo server. Every wait here ends when the server speaks or exits, so nothing is timed.
+/// A running demo server. Every wait here ends when the server speaks or exits, so nothing is
+/// timed.
 struct Server {
     child: Child,
     input: Option<ChildStdin>,
@@ -65,7 +66,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // After a failed assertion the child must not be left behind; after a clean end there is nothing to kill.
+        // After a failed assertion the child must not be left behind; after a clean end there is
+        // nothing to kill.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

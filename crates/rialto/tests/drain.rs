@@ -1,10 +1,12 @@
-//! The end, wanted and unwanted (rows F1 and F5): a drain under load, and panics that stay where they are.
+//! The end, wanted and unwanted (rows F1 and F5): a drain under load, and panics that stay where
+//! they are.
 
 use serde_json::{Value, json};
 use testkit::{PATIENCE, Result, Rialto};
 use tokio::task::JoinSet;
 
-/// Every call that a server has begun is answered with its result; every other is refused, and was not begun.
+/// Every call that a server has begun is answered with its result; every other is refused, and was
+/// not begun.
 #[tokio::test]
 async fn under_load_a_drain_loses_nothing_that_was_begun() -> Result<()> {
     let rialto = Rialto::launcher()
@@ -113,7 +115,8 @@ async fn f05_a_panic_while_a_message_is_taken_costs_that_message() -> Result<()>
     Ok(())
 }
 
-/// The machine of an instance may be half-way when it panics: what it knew of waiting calls is not relied on.
+/// The machine of an instance may be half-way when it panics: what it knew of waiting calls is not
+/// relied on.
 #[tokio::test]
 async fn f05_a_panic_in_an_instance_ends_its_calls_and_replaces_its_server() -> Result<()> {
     let rialto = panicking().await?;

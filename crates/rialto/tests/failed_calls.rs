@@ -1,6 +1,8 @@
-//! A call that fails after it was accepted: how clients that read events and clients that take JSON only learn of it.
+//! A call that fails after it was accepted: how clients that read events and clients that take JSON
+//! only learn of it.
 //!
-//! Official Python clients 1.x end their whole session, with every call in flight, on a status of 500 or above.
+//! Official Python clients 1.x end their whole session, with every call in flight, on a status of
+//! 500 or above.
 
 use serde_json::json;
 use testkit::client::McpClient;
@@ -100,7 +102,8 @@ async fn h04_a_refusal_before_acceptance_is_a_status_for_every_client() -> Resul
     Ok(())
 }
 
-/// The call of a client that takes JSON only is begun later and fails at `request_timeout`, so that more than that has passed.
+/// The call of a client that takes JSON only is begun later and fails at `request_timeout`, so that
+/// more than that has passed.
 #[tokio::test]
 async fn a_client_that_reads_events_gets_its_answer_after_more_than_request_timeout() -> Result<()> {
     for timeout in ["", "stream_timeout: off\n"] {

@@ -220,7 +220,8 @@ async fn b05_first_calls_wait_for_a_slow_start_up_to_the_limit() -> Result<()> {
         "request_timeout: 500ms\nstream_timeout: 500ms\ndestinations:\n  slow:\n    command: '{stub} --journal {dir}/slow --slow-start 1500'\n    start_timeout: 20s\n  stuck:\n    command: '{stub} --journal {dir}/stuck --slow-start 60000'\n    start_timeout: 600ms\n",
     )
     .await?;
-    // The start is longer than a call may take, which does not matter: a slow start is not a slow call.
+    // The start is longer than a call may take, which does not matter: a slow start is not a slow
+    // call.
     let slow = rialto.session_of("slow").await?;
     slow.expect_echo("patience").await?;
     assert_eq!(Journal::at(rialto.dir().join("slow")).starts().len(), 1);

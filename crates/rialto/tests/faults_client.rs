@@ -543,7 +543,8 @@ async fn c11_damaged_event_ids_do_no_harm() -> Result<()> {
             response.status
         );
     }
-    // A stream that was read to its end must not look like one that is still to come: clients would ask for ever.
+    // A stream that was read to its end must not look like one that is still to come: clients would
+    // ask for ever.
     let response = client.get(Some(&finished)).await?;
     assert_eq!(response.status, 405);
     assert!(response.header("allow").is_some());
@@ -608,7 +609,8 @@ async fn c13_second_initialize_is_refused_and_not_sent_to_the_child() -> Result<
 #[tokio::test]
 async fn c14_calls_out_of_order_get_an_answer() -> Result<()> {
     let rialto = Rialto::with_stub(&["--strict"]).await?;
-    // Before `notifications/initialized`: the handshake is Rialto's business, so it may as well work.
+    // Before `notifications/initialized`: the handshake is Rialto's business, so it may as well
+    // work.
     let hasty = rialto.client().await?;
     hasty
         .initialize("2025-11-25", json!({}))

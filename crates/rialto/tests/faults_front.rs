@@ -20,7 +20,8 @@ fn echo(id: &str, marker: &str) -> String {
     )
 }
 
-/// How many lines the child has received so far. The echo before makes sure that all that was sent earlier is there.
+/// How many lines the child has received so far. The echo before makes sure that all that was sent
+/// earlier is there.
 async fn lines_received(rialto: &Rialto, client: &McpClient) -> Result<usize> {
     let reply = client.call(1, "echo", r#"{"marker":"barrier"}"#).await?;
     assert_eq!(reply.text(), "barrier");
@@ -442,7 +443,8 @@ async fn a13_a_lying_length_ends_the_connection_and_nothing_is_smuggled() -> Res
         raw.write(format!("{common}{rest}")).await?;
         raw.finish_writing().await?;
         let said = String::from_utf8_lossy(&raw.read_to_end().await?).into_owned();
-        // With both headers RFC 9112 (6.3) also allows to go by the chunks, if nothing more is read afterwards.
+        // With both headers RFC 9112 (6.3) also allows to go by the chunks, if nothing more is read
+        // afterwards.
         let served = name.starts_with("both") && said.contains("connection: close");
         let fine = said.is_empty() || said.starts_with("HTTP/1.1 400") || served;
         assert!(fine, "{name}: {said}");

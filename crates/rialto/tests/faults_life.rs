@@ -91,8 +91,8 @@ async fn e03_without_files_calls_in_flight_finish_and_service_recovers() -> Resu
     Ok(())
 }
 
-/// Exhausting the process table needs a user of its own, so the start itself is made to fail: the program is
-/// there when Rialto looks, and cannot be run when it is needed.
+/// Exhausting the process table needs a user of its own, so the start itself is made to fail: the
+/// program is there when Rialto looks, and cannot be run when it is needed.
 #[tokio::test]
 async fn e04_a_start_that_fails_is_refused_and_leaves_nothing() -> Result<()> {
     let launcher = Rialto::launcher().config(
@@ -275,7 +275,8 @@ async fn f03_a_stubborn_tree_is_gone_after_sigterm() -> Result<()> {
     Ok(())
 }
 
-/// The grandchild alone is stubborn and the child exits as it should: the group is ended all the same.
+/// The grandchild alone is stubborn and the child exits as it should: the group is ended all the
+/// same.
 #[tokio::test]
 async fn f03_a_grandchild_does_not_outlive_its_session() -> Result<()> {
     let rialto = Rialto::launcher()
@@ -392,7 +393,8 @@ async fn f08_errors_at_the_start_are_named() -> Result<()> {
     Ok(())
 }
 
-/// As root every file can be read and every port be had, so that permission is tried on a directory that is none.
+/// As root every file can be read and every port be had, so that permission is tried on a directory
+/// that is none.
 #[tokio::test]
 async fn f08_an_audit_log_that_cannot_be_opened_is_named() -> Result<()> {
     let ended = Rialto::launcher()
@@ -565,7 +567,8 @@ async fn g01_foreign_hosts_and_origins_are_forbidden() -> Result<()> {
     ] {
         assert_eq!(ask(host, origin, "/mcp").await?, 200, "{host} {origin:?}");
     }
-    // Probes name an address or a service, and learn nothing but the state; a page of another origin learns nothing.
+    // Probes name an address or a service, and learn nothing but the state; a page of another
+    // origin learns nothing.
     for path in ["/health", "/ready"] {
         let probe =
             async |headers: &[(&str, &str)]| client.send("GET", path, headers, "").await?.reply().await;
@@ -712,7 +715,8 @@ async fn g13_nothing_that_is_logged_can_forge_a_record() -> Result<()> {
         .start()
         .await?;
     let client = rialto.session().await?;
-    // Twice in a message, it is still within the limit: what is refused before it was read may break off.
+    // Twice in a message, it is still within the limit: what is refused before it was read may
+    // break off.
     let long = "z".repeat(400_000);
     for name in [INJECTION, long.as_str()] {
         let body = format!(

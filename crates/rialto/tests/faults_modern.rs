@@ -1,5 +1,6 @@
-//! The rows of the catalogue that are about the 2026-07-28 revision: headers against the body (A22), versions (A23), and
-//! a client that hangs up, which there means that it no longer wants to know (C4).
+//! The rows of the catalogue that are about the 2026-07-28 revision: headers against the body
+//! (A22), versions (A23), and a client that hangs up, which there means that it no longer wants to
+//! know (C4).
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The network between Rialto and a remote server: a connection that is never taken (D8), and names that lead inside (D16).
+//! The network between Rialto and a remote server: a connection that is never taken (D8), and names
+//! that lead inside (D16).
 
 use std::time::Duration;
 
@@ -60,8 +61,9 @@ async fn d08_a_connection_that_is_never_taken_is_given_up_before_the_calls_own_t
     Ok(())
 }
 
-/// Rebinding: the name led to the server when `connect` first asked it, and leads inside when its metadata are looked up. Every
-/// look-up is judged, and the address that was judged is the one that is connected to.
+/// Rebinding: the name led to the server when `connect` first asked it, and leads inside when its
+/// metadata are looked up. Every look-up is judged, and the address that was judged is the one that
+/// is connected to.
 #[tokio::test]
 async fn d16_a_name_that_leads_inside_when_it_is_looked_up_again_is_not_connected_to() -> Result<()> {
     let sandbox = Sandbox::new()?;

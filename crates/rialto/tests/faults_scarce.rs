@@ -1,4 +1,5 @@
-//! Scarce resources and a world that changes (rows E4, E5, E8 and E9): no processes, no memory, another time of day, no resolver.
+//! Scarce resources and a world that changes (rows E4, E5, E8 and E9): no processes, no memory,
+//! another time of day, no resolver.
 
 use rustix::process::Resource;
 use serde_json::{Value, json};
@@ -57,8 +58,9 @@ async fn e04_when_no_process_can_be_made_starts_are_refused_and_later_recover() 
     Ok(())
 }
 
-/// A line without end, large answers and a server that does not read, all at once, under a limit of the kernel that is far
-/// below what they are worth together: an allocation beyond it would be the end of the process.
+/// A line without end, large answers and a server that does not read, all at once, under a limit of
+/// the kernel that is far below what they are worth together: an allocation beyond it would be the
+/// end of the process.
 #[tokio::test]
 async fn e05_under_a_memory_limit_floods_from_every_side_do_not_end_rialto() -> Result<()> {
     const ALLOWED: u64 = 96 << 20;

@@ -1,11 +1,13 @@
-//! One call fails, and the client goes on: real clients in front of the stub server, with the real binary in between.
+//! One call fails, and the client goes on: real clients in front of the stub server, with the real
+//! binary in between.
 //!
-//! Each test is one cell of (client, failure). The client holds a session open, has a call in flight, makes the call
-//! that fails, and makes another one after it. The failure must be an error of that call alone, with code and reason;
-//! the other calls are answered in the same session. The journal of the stub shows that nothing ran twice.
+//! Each test is one cell of (client, failure). The client holds a session open, has a call in
+//! flight, makes the call that fails, and makes another one after it. The failure must be an error
+//! of that call alone, with code and reason; the other calls are answered in the same session. The
+//! journal of the stub shows that nothing ran twice.
 //!
-//! A crash is different: calls in flight were with the process that ended. Each gets an error of its own, and the calls
-//! after them are answered by the next process.
+//! A crash is different: calls in flight were with the process that ended. Each gets an error of
+//! its own, and the calls after them are answered by the next process.
 
 use serde_json::{Value, json};
 use testkit::Rialto;
@@ -16,7 +18,8 @@ use testkit::rialto::Launcher;
 const LIMIT: [&str; 2] = ["--max-message-bytes", "64KiB"];
 const SHORT_TIMEOUT: [&str; 4] = ["--request-timeout", "4s", "--stream-timeout", "4s"];
 
-/// Lets a client play the scenario, and returns what it saw, with the Rialto whose journal has what was executed.
+/// Lets a client play the scenario, and returns what it saw, with the Rialto whose journal has what
+/// was executed.
 async fn play(
     launcher: Launcher,
     path: &str,
@@ -76,7 +79,8 @@ async fn goes_on_beside(
     assert_ran_once(&rialto, &["neighbour", "failing", "next"]);
 }
 
-/// The scenario `unavailable`: four crashes use up all restarts, and later calls are refused one by one.
+/// The scenario `unavailable`: four crashes use up all restarts, and later calls are refused one by
+/// one.
 async fn goes_on_while_the_server_is_unavailable(player: impl FnOnce(&str, &str) -> Result<Value, String>) {
     let launcher = Rialto::launcher().stub(&[]);
     let (seen, rialto) = play(launcher, "/mcp", "unavailable", player).await;

@@ -151,7 +151,8 @@ async fn sign_in(sdk: &'static str, grant: &'static str) -> Result<()> {
     match grant {
         "machine" => assert_eq!(seen["subject"], "machine"),
         _ => {
-            // The first token was for the least; the call needed more, and the user was asked once more.
+            // The first token was for the least; the call needed more, and the user was asked once
+            // more.
             assert_eq!((&seen["subject"], &seen["signIns"]), (&"alice".into(), &2.into()));
             assert_eq!(seen["challenges"][1]["status"], 403, "{seen}");
             let needed = "Bearer error=\"insufficient_scope\", scope=\"mcp mcp:call\"";

@@ -34,7 +34,8 @@ async fn wait_for_no_servers(rialto: &Rialto) {
     .await;
 }
 
-/// Waits until Rialto has as many open files as before; connections are closed when the peer is seen to have gone.
+/// Waits until Rialto has as many open files as before; connections are closed when the peer is
+/// seen to have gone.
 async fn wait_for_files(rialto: &Rialto, most: usize) {
     wait_until("open files are closed", PATIENCE, || {
         (open_files(rialto.pid()) <= most).then_some(())
@@ -301,8 +302,8 @@ async fn client_that_hangs_up_while_its_server_starts_leaves_no_child_with_its_c
     Ok(())
 }
 
-/// Rialto in front of servers that have a daemon each: it left their group and session, lost its parent, and ignores
-/// SIGTERM.
+/// Rialto in front of servers that have a daemon each: it left their group and session, lost its
+/// parent, and ignores SIGTERM.
 async fn with_daemons(process: &str) -> Result<Rialto> {
     Rialto::launcher()
         .args(&["--process", process])

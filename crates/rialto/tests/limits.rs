@@ -472,7 +472,8 @@ async fn every_limit_has_a_variable_and_a_wrong_one_is_named() -> Result<()> {
     Ok(())
 }
 
-/// A limit of an instance is no refusal before the call: the call fails, and the operator must learn of it all the same.
+/// A limit of an instance is no refusal before the call: the call fails, and the operator must
+/// learn of it all the same.
 #[tokio::test]
 async fn a_limit_of_an_instance_shows_in_ready_and_in_the_log() -> Result<()> {
     let rialto = limited("").await?;

@@ -1,4 +1,5 @@
-//! Arguments that a modern client mirrors in headers, judged before any list of tools was asked for.
+//! Arguments that a modern client mirrors in headers, judged before any list of tools was asked
+//! for.
 
 use serde_json::json;
 use testkit::client::raw_http;

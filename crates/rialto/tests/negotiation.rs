@@ -1,4 +1,5 @@
-//! How Rialto learns which era a server speaks: from what the server answers, with clients of both eras arriving meanwhile.
+//! How Rialto learns which era a server speaks: from what the server answers, with clients of both
+//! eras arriving meanwhile.
 
 use serde_json::{Value, json};
 use testkit::{LEGACY, MODERN, McpClient, PATIENCE, Result, Rialto, poll_until, wait_until};
@@ -93,7 +94,8 @@ async fn start_when_clients_wait(rialto: &Rialto, sessions: u64) -> Result<()> {
     Ok(())
 }
 
-/// Clients of both eras come in this order while the server starts. Both are served, and so are the next ones.
+/// Clients of both eras come in this order while the server starts. Both are served, and so are the
+/// next ones.
 async fn both_eras_are_served(server: Server, settings: &str) -> Result<()> {
     let rialto = server.waiting(settings).await?;
     let (first, second, go) = tokio::join!(
@@ -191,7 +193,8 @@ async fn shared_server_that_exits_on_discover_serves_both_eras() -> Result<()> {
     Ok(())
 }
 
-/// A session of its own is introduced in its client's words, and in the other era only if the server refuses them.
+/// A session of its own is introduced in its client's words, and in the other era only if the
+/// server refuses them.
 #[tokio::test]
 async fn session_with_a_child_of_its_own_falls_back_to_the_other_era() -> Result<()> {
     for server in [Server::LegacyOnly, Server::ModernOnly] {

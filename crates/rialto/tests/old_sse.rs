@@ -254,7 +254,8 @@ async fn a_broken_stream_ends_its_session_and_cancels_its_calls() -> Result<()> 
     Ok(())
 }
 
-/// G3, G4: an id is good for its own stream, at its own destination; what is none of ours is simply unknown.
+/// G3, G4: an id is good for its own stream, at its own destination; what is none of ours is simply
+/// unknown.
 #[tokio::test]
 async fn only_the_id_of_an_open_stream_is_known() -> Result<()> {
     let rialto = Rialto::with_config(&CONFIG.replace("'{stub}'", "'{stub}'\n    legacy_sse: true")).await?;
@@ -574,7 +575,8 @@ async fn g17_a_session_of_the_old_transport_has_its_minute_too() -> Result<()> {
     Ok(())
 }
 
-/// A server of both eras that a legacy client never got to know is not taken for one of the modern era.
+/// A server of both eras that a legacy client never got to know is not taken for one of the modern
+/// era.
 #[tokio::test]
 async fn client_that_leaves_before_the_handshake_decides_nothing_about_the_server() -> Result<()> {
     // The server begins when the test creates the file.

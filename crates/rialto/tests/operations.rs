@@ -1,7 +1,9 @@
-//! The page about operations against the world: nginx, as Debian has it, with the configuration that the page shows.
+//! The page about operations against the world: nginx, as Debian has it, with the configuration
+//! that the page shows.
 //!
-//! nginx comes from `cargo xtask setup`. The configuration is taken from the page itself; only the addresses are replaced.
-//! That events are not held back is shown by cause and not by time: each event has to arrive before the next is made.
+//! nginx comes from `cargo xtask setup`. The configuration is taken from the page itself; only the
+//! addresses are replaced. That events are not held back is shown by cause and not by time: each
+//! event has to arrive before the next is made.
 
 mod documents {
     #[expect(dead_code, reason = "this test reads blocks only")]
@@ -74,7 +76,8 @@ impl Proxy {
     }
 }
 
-/// What a distribution puts around a site: here in the foreground, without a second process, with all files in one folder.
+/// What a distribution puts around a site: here in the foreground, without a second process, with
+/// all files in one folder.
 fn around(site: &str, folder: &Path) -> String {
     let folder = folder.display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -158,8 +161,9 @@ async fn clients_behind_nginx_are_distinguished_and_see_no_metrics() -> Result<(
         .exchange("GET /metrics HTTP/1.1\r\nHost: mcp.example.com\r\n\r\n")
         .await?;
     assert_eq!(hidden.status, 404);
-    // What a client claims about itself does not count: nginx adds the address that it sees, which is trusted here, so that
-    // the claim is looked at next, as it would be for a proxy in front of nginx.
+    // What a client claims about itself does not count: nginx adds the address that it sees, which
+    // is trusted here, so that the claim is looked at next, as it would be for a proxy in front of
+    // nginx.
     let list = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
     let (one, other) = (proxy.client().await?, proxy.client().await?);
     let (one, other) = (

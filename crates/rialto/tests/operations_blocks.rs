@@ -46,8 +46,8 @@ fn end_seconds() -> u64 {
     drain + CHILDREN_SECONDS
 }
 
-/// Rialto takes this command line: the one thing it complains about is the address that was put into its environment, so
-/// that nothing is started.
+/// Rialto takes this command line: the one thing it complains about is the address that was put
+/// into its environment, so that nothing is started.
 async fn assert_taken(words: &[&str]) -> Result<()> {
     let config = "destinations: { demo: { command: rialto demo-server } }";
     let mut launcher = Rialto::launcher();

@@ -390,7 +390,8 @@ async fn f06_a_question_is_answered_while_its_destination_is_replaced() -> Resul
     Ok(())
 }
 
-/// A client whose connection broke around a reload resumes the stream of its call, before and after the answer came.
+/// A client whose connection broke around a reload resumes the stream of its call, before and after
+/// the answer came.
 #[tokio::test]
 async fn h15_the_stream_of_a_call_is_resumed_during_a_reload() -> Result<()> {
     let replaced = destination("a", "    env: { OTHER: value }\n");

@@ -212,7 +212,8 @@ async fn the_token_of_the_gateway_is_never_the_clients() -> Result<()> {
     Ok(())
 }
 
-/// `rialto connect` with these lines on its stdin; gives what it writes until each of them that is a request is answered.
+/// `rialto connect` with these lines on its stdin; gives what it writes until each of them that is
+/// a request is answered.
 fn connect(
     home: &Path,
     authorization_server: &AuthorizationServer,

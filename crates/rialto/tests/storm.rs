@@ -1,5 +1,5 @@
-//! Many sessions with equal ids through one child, also while it is killed: every answer reaches its own caller,
-//! nothing is unanswered, nothing runs twice.
+//! Many sessions with equal ids through one child, also while it is killed: every answer reaches
+//! its own caller, nothing is unanswered, nothing runs twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

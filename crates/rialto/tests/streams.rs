@@ -378,7 +378,8 @@ fn questions() -> [(&'static str, &'static str, Value, Value); 3] {
     ]
 }
 
-/// Calls a tool that asks, answers its question on the call's own stream, and gives the tool's text.
+/// Calls a tool that asks, answers its question on the call's own stream, and gives the tool's
+/// text.
 async fn serve_stdio(
     client: &McpClient,
     tool: &str,
@@ -500,7 +501,8 @@ async fn be_asked(client: &McpClient, number: usize, rounds: usize) -> Result<us
         let params = json!({"name": "ask_elicit", "arguments": marked(&marker)});
         let response = client.open(1, "tools/call", params).await?;
         if !response.is_stream() {
-            // The first calls may overlap before it is known that this server asks: refused, never guessed.
+            // The first calls may overlap before it is known that this server asks: refused, never
+            // guessed.
             let text = response.reply().await?.text();
             assert!(
                 round == 0 && text.contains("per_session") && text.contains(&marker),

@@ -1,6 +1,6 @@
-//! Tasks of a server that is written with the official SDK (TypeScript 1.x, which has them), used by clients of both
-//! eras through the real binary: the official client of that line, and a modern client of our own, since no SDK has
-//! the extension yet.
+//! Tasks of a server that is written with the official SDK (TypeScript 1.x, which has them), used
+//! by clients of both eras through the real binary: the official client of that line, and a modern
+//! client of our own, since no SDK has the extension yet.
 
 use std::path::Path;
 
@@ -160,7 +160,8 @@ async fn ask(rialto: &Rialto, token: &str, method: &str, name: &str, mut params:
     Ok(format!("{} {}", response.status, response.body_text()))
 }
 
-/// Two principals at one child: a task that waits for its owner's answer is, to the other, one that never was.
+/// Two principals at one child: a task that waits for its owner's answer is, to the other, one that
+/// never was.
 #[tokio::test]
 async fn task_and_its_question_are_hidden_from_other_callers() -> Result<()> {
     const UNKNOWN_TASK: &str = "00000000000000000000000000000000";

@@ -1,4 +1,5 @@
-//! TLS on the listener: both versions of HTTP, certificates that change, and peers that do not shake hands.
+//! TLS on the listener: both versions of HTTP, certificates that change, and peers that do not
+//! shake hands.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Writes a new certificate for `localhost` and its key into a directory, and gives the certificate.
+/// Writes a new certificate for `localhost` and its key into a directory, and gives the
+/// certificate.
 fn make_certificate(directory: &Path) -> String {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()])
         .expect("a certificate can be made");

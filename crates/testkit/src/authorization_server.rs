@@ -1,4 +1,5 @@
-//! A protected MCP endpoint and its authorization server, on one loopback port, as strict as a good one and as wrong as a test wants.
+//! A protected MCP endpoint and its authorization server, on one loopback port, as strict as a good
+//! one and as wrong as a test wants.
 //!
 //! It keeps accounts: every request is noted, codes and refresh tokens are good once, PKCE and
 //! `resource` are checked, and a client authenticates the way it was registered. [`Conduct`] names

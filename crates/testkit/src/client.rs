@@ -1,8 +1,10 @@
-//! A scripted MCP client over Streamable HTTP, for tests: it sends what a test wants and shows what came.
+//! A scripted MCP client over Streamable HTTP, for tests: it sends what a test wants and shows what
+//! came.
 //!
-//! One client is one session on one URL. Connections are kept alive and used again once a body has been read
-//! to its end; calls at the same time have a connection each. It refuses to help: it never repeats a request
-//! that may have been received, never answers a question by itself, never reconnects a stream.
+//! One client is one session on one URL. Connections are kept alive and used again once a body has
+//! been read to its end; calls at the same time have a connection each. It refuses to help: it
+//! never repeats a request that may have been received, never answers a question by itself, never
+//! reconnects a stream.
 
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,7 +68,8 @@ impl Shared {
 }
 
 impl McpClient {
-    /// A client of an endpoint such as `http://127.0.0.1:3000/name/mcp`; opens the first connection.
+    /// A client of an endpoint such as `http://127.0.0.1:3000/name/mcp`; opens the first
+    /// connection.
     pub async fn connect(url: &str) -> Result<Self> {
         let rest = url
             .strip_prefix("http://")
@@ -103,7 +106,8 @@ impl McpClient {
         self
     }
 
-    /// Sends this `Accept` with every POST from now on. `application/json` makes it a client that reads no events.
+    /// Sends this `Accept` with every POST from now on. `application/json` makes it a client that
+    /// reads no events.
     #[must_use]
     pub fn accepting(self, accept: &str) -> Self {
         self.shared.state().accept = Some(accept.to_owned());
@@ -215,7 +219,8 @@ impl McpClient {
             .await
     }
 
-    /// Opens the GET stream, or resumes a stream after that event. A refusal is a failure that shows its status.
+    /// Opens the GET stream, or resumes a stream after that event. A refusal is a failure that
+    /// shows its status.
     pub async fn get_stream(&self, last_event_id: Option<&str>) -> Result<EventStream> {
         let response = self.get(last_event_id).await?;
         if response.status == 200 {
@@ -353,8 +358,8 @@ impl McpClient {
             match connection.try_send_request(request).await {
                 Ok(response) => return Ok((response, connection)),
                 Err(mut error) => match error.take_message() {
-                    // Hyper gives the request back only if not one byte of it was written: the server had
-                    // closed the idle connection, and another one may be tried.
+                    // Hyper gives the request back only if not one byte of it was written: the
+                    // server had closed the idle connection, and another one may be tried.
                     Some(unsent) if used_before => request = unsent,
                     Some(_) | None => return Err(error.into_error().into()),
                 },
@@ -468,8 +473,8 @@ pub struct EventStream {
 }
 
 impl EventStream {
-    /// The next event; `None` when the stream has ended properly. A cut connection and a silence longer than
-    /// the client's deadline are failures.
+    /// The next event; `None` when the stream has ended properly. A cut connection and a silence
+    /// longer than the client's deadline are failures.
     pub async fn next(&mut self) -> Result<Option<Event>> {
         loop {
             if let Some(event) = self.reader.pop() {

@@ -1,6 +1,7 @@
 //! A collector of spans: takes OTLP over HTTP and reads as much of it as a test wants to know.
 //!
-//! It knows the few fields of the protocol buffers by their numbers and skips the rest. It is no validator.
+//! It knows the few fields of the protocol buffers by their numbers and skips the rest. It is no
+//! validator.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -1,7 +1,7 @@
 //! The matrix of eras: official clients in front of official servers, each pair played once.
 //!
-//! Three test programs share it. A program brings its servers and its road; what the clients play and what they must
-//! have seen is here.
+//! Three test programs share it. A program brings its servers and its road; what the clients play
+//! and what they must have seen is here.
 
 mod client;
 pub mod judge;

@@ -1,7 +1,8 @@
-//! A host that starts a stdio server and talks to it in lines: what a desktop program does with `rialto connect`.
+//! A host that starts a stdio server and talks to it in lines: what a desktop program does with
+//! `rialto connect`.
 //!
-//! Every line that comes is kept, so that a test can ask for what it wants in any order. A line that is no JSON
-//! fails the test that reads it: stdout belongs to the protocol.
+//! Every line that comes is kept, so that a test can ask for what it wants in any order. A line
+//! that is no JSON fails the test that reads it: stdout belongs to the protocol.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};

@@ -1,7 +1,8 @@
 //! The matrix of foreign clients and scenarios: one column per client and era, one test per cell.
 //!
-//! Hides which server stands behind Rialto for a scenario and what a client must have seen there. It knows no
-//! client: a column names its own player, a function from an endpoint and a scenario's name to what was seen.
+//! Hides which server stands behind Rialto for a scenario and what a client must have seen there.
+//! It knows no client: a column names its own player, a function from an endpoint and a scenario's
+//! name to what was seen.
 
 pub mod fixture;
 pub mod judge;
@@ -13,7 +14,8 @@ pub use remote_server::RemoteServer;
 
 /// Every scenario as a test of a module that is named after the client and the era it speaks.
 ///
-/// The player is an `FnOnce(&str, &str) -> Result<Value, String>`: endpoint and scenario in, observations out.
+/// The player is an `FnOnce(&str, &str) -> Result<Value, String>`: endpoint and scenario in,
+/// observations out.
 #[macro_export]
 macro_rules! interop_column {
     ($column:ident, $player:expr) => {
@@ -50,7 +52,8 @@ macro_rules! interop_column {
     };
 }
 
-/// The scenarios that a client of the old transport can play: all but those about resuming and ending a session.
+/// The scenarios that a client of the old transport can play: all but those about resuming and
+/// ending a session.
 #[macro_export]
 macro_rules! interop_old_column {
     ($column:ident, $player:expr) => {

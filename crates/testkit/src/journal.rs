@@ -1,8 +1,8 @@
 //! The stub server's journal: one JSON line for everything that really reached the child.
 //!
-//! Each entry is one `O_APPEND` write, so that several processes (a restarted child, several instances) can
-//! share one file. The file is opened for each entry: an open journal would show among the child's open
-//! files, which a test looks at.
+//! Each entry is one `O_APPEND` write, so that several processes (a restarted child, several
+//! instances) can share one file. The file is opened for each entry: an open journal would show
+//! among the child's open files, which a test looks at.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -40,7 +40,8 @@ impl Journal {
             entry.extend(more);
         }
         let line = format!("{entry}\n");
-        // A journal that cannot be written shows as missing entries; the child must go on regardless.
+        // A journal that cannot be written shows as missing entries; the child must go on
+        // regardless.
         let _ = OpenOptions::new()
             .append(true)
             .create(true)

@@ -75,7 +75,8 @@ pub fn all() -> Vec<Process> {
         .collect()
 }
 
-/// What descends from `root` or belongs to one of `groups` or to the session of `root`; without `root` itself.
+/// What descends from `root` or belongs to one of `groups` or to the session of `root`; without
+/// `root` itself.
 ///
 /// The session finds orphans: they keep it when their parent dies.
 pub(crate) fn family(root: u32, groups: &BTreeSet<u32>) -> Vec<Process> {
@@ -165,8 +166,8 @@ pub fn open_files(pid: u32) -> usize {
 
 /// The numbers of the open files that a child of this process would inherit (no close-on-exec).
 ///
-/// The test runner may have left some open besides 0, 1 and 2; a test of what a child inherits has to
-/// know them.
+/// The test runner may have left some open besides 0, 1 and 2; a test of what a child inherits has
+/// to know them.
 pub fn inheritable_files(pid: u32) -> BTreeSet<u32> {
     const O_CLOEXEC: u32 = 0o2_000_000;
     let flags = |number: u32| {

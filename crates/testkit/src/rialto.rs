@@ -1,7 +1,8 @@
-//! The real binary under test: started, watched, and gone with everything it started when the test ends.
+//! The real binary under test: started, watched, and gone with everything it started when the test
+//! ends.
 //!
-//! Rialto runs in a session of its own, so that each of its descendants can be recognised even when it was
-//! orphaned. When a test ends with one of them still alive, the test fails.
+//! Rialto runs in a session of its own, so that each of its descendants can be recognised even when
+//! it was orphaned. When a test ends with one of them still alive, the test fails.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
@@ -55,7 +56,8 @@ impl Rialto {
         Launcher::new()
     }
 
-    /// `rialto serve … args`; `{stub}` and `{dir}` in them stand for the stub server and for a fresh directory.
+    /// `rialto serve … args`; `{stub}` and `{dir}` in them stand for the stub server and for a
+    /// fresh directory.
     pub async fn serve(args: &[&str]) -> Result<Self> {
         Launcher::new().args(args).start().await
     }
@@ -131,7 +133,8 @@ impl Rialto {
         Journal::at(self.dir.path().join("journal"))
     }
 
-    /// Waits until the child has begun the tool call with this marker, and gives the journal's entry of it.
+    /// Waits until the child has begun the tool call with this marker, and gives the journal's
+    /// entry of it.
     pub async fn wait_for_execution(&self, marker: &str) -> Value {
         let journal = self.journal();
         let begun = |entry: &Value| entry["marker"] == marker;
@@ -209,7 +212,8 @@ impl Rialto {
     pub fn children(&self) -> Vec<Process> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let mut children = processes::family(self.pid, &groups);
-        // The group of another process may have been inherited; only groups led from below are Rialto's.
+        // The group of another process may have been inherited; only groups led from below are
+        // Rialto's.
         let led = children
             .iter()
             .filter(|process| process.group == process.pid)

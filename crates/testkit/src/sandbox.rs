@@ -1,5 +1,5 @@
-//! A sandbox for one Rialto: a test sets its wall clock and its resolver, also while it runs; what it
-//! connects to is noted, and nothing beyond this machine is reached.
+//! A sandbox for one Rialto: a test sets its wall clock and its resolver, also while it runs; what
+//! it connects to is noted, and nothing beyond this machine is reached.
 //!
 //! Nothing in the product knows of it. A small library (`sandbox/sandbox.c`) is compiled with the C
 //! compiler that Rust links with anyway, and loaded into the process by the dynamic linker; it

@@ -31,7 +31,8 @@ mod wire;
 
 /// The longest line the stub reads; far above every limit that a test sets.
 const LONGEST_LINE: u64 = 256 << 20;
-/// A stubborn process ends by itself after this long, so that a broken test leaves nothing for ever.
+/// A stubborn process ends by itself after this long, so that a broken test leaves nothing for
+/// ever.
 const LONGEST_LIFE: Duration = Duration::from_secs(600);
 
 /// The whole program.
@@ -95,7 +96,8 @@ fn serve(mut options: Options) -> Result<ExitCode> {
     read_lines(&mut Server::new(options, journal.clone()), &journal, stay_at_eof)
 }
 
-/// The reading loop. It alone touches fd 0, for a `dup2` under a blocked read would not close the pipe.
+/// The reading loop. It alone touches fd 0, for a `dup2` under a blocked read would not close the
+/// pipe.
 fn read_lines(server: &mut Server, journal: &Journal, stay_at_eof: bool) -> Result<ExitCode> {
     let mut input = BufReader::with_capacity(64 << 10, std::io::stdin().lock());
     let mut line = Vec::new();
@@ -175,7 +177,8 @@ fn daemonise(pid_file: &Path) -> Result<()> {
 
 fn be_stubborn(pid_file: &Path) -> Result<()> {
     ignore_sigterm(|| {})?;
-    // Written aside and renamed: a reader of the file sees the whole pid, and a process that ignores SIGTERM.
+    // Written aside and renamed: a reader of the file sees the whole pid, and a process that
+    // ignores SIGTERM.
     let aside = pid_file.with_extension("new");
     std::fs::write(&aside, std::process::id().to_string())?;
     std::fs::rename(&aside, pid_file)?;

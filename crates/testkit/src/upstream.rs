@@ -115,7 +115,8 @@ impl Launcher {
         self
     }
 
-    /// Refuses a longer body by its head, with 413, and closes without having read any of it, as many servers do.
+    /// Refuses a longer body by its head, with 413, and closes without having read any of it, as
+    /// many servers do.
     #[must_use]
     pub fn refusing_beyond(mut self, bytes: usize) -> Self {
         self.behaviour.longest_body = Some(bytes);
@@ -163,7 +164,8 @@ impl Upstream {
         Launcher::new(Behaviour::legacy())
     }
 
-    /// Starts a legacy upstream at the address of an earlier one, whose connections may still be closing.
+    /// Starts a legacy upstream at the address of an earlier one, whose connections may still be
+    /// closing.
     ///
     /// # Panics
     /// When the address does not become free.

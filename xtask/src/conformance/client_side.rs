@@ -1,8 +1,10 @@
-//! The client side of the official suite: its `client` command starts a server for each scenario and runs an official
-//! SDK client against it, which reaches it over stdio through `rialto connect`.
+//! The client side of the official suite: its `client` command starts a server for each scenario
+//! and runs an official SDK client against it, which reaches it over stdio through `rialto
+//! connect`.
 //!
-//! Hides which cells there are, how the suite is told what to run, and how its results are judged. It refuses to leave
-//! a scenario out silently: each of the suite's is played, or has a reason in [`scenario::SCENARIOS`].
+//! Hides which cells there are, how the suite is told what to run, and how its results are judged.
+//! It refuses to leave a scenario out silently: each of the suite's is played, or has a reason in
+//! [`scenario::SCENARIOS`].
 
 mod page;
 mod scenario;
@@ -29,7 +31,8 @@ pub use page::HEADING;
 const VERSION: &str = "0.2.0-alpha.12";
 const FOLDER: &str = "conformance-0.2";
 
-/// What stands in an entry of the list of expected failures in the place of an era, and of a way through `serve`.
+/// What stands in an entry of the list of expected failures in the place of an era, and of a way
+/// through `serve`.
 const ERA: &str = "client";
 const WAY: &str = "connect";
 
@@ -37,7 +40,8 @@ const WAY: &str = "connect";
 const CLIENT_TIMEOUT: &str = "60000";
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The suite splits this at spaces and hands the parts to a shell, which finds the paths in the environment.
+/// The suite splits this at spaces and hands the parts to a shell, which finds the paths in the
+/// environment.
 const HOST: &str = "\"$CONFORMANCE_NODE\" \"$CONFORMANCE_HOST\"";
 
 /// One scenario at one revision.
@@ -196,7 +200,8 @@ fn play(places: &Places<'_>, node: &Path, cell: Cell) -> anyhow::Result<Score> {
         .env("CONFORMANCE_HOST", files.join("host.mjs"))
         .env("CONFORMANCE_RIALTO", binaries()?.join("rialto"))
         .env("RIALTO_TEST_DEPS", places.test_deps)
-        // Nobody is asked, nothing is kept beyond the cell, and the machine's own tokens are not touched.
+        // Nobody is asked, nothing is kept beyond the cell, and the machine's own tokens are not
+        // touched.
         .env("RIALTO_BROWSER", browser)
         .env("RIALTO_STATE_DIR", folder.join("state"))
         .env("RIALTO_KEYRING", "off")

@@ -1,7 +1,7 @@
 //! The table for people, in `docs/conformance.md`.
 //!
-//! Hides its layout. It refuses to contain anything that differs from one good run to the next: no times, no
-//! paths, no addresses.
+//! Hides its layout. It refuses to contain anything that differs from one good run to the next: no
+//! times, no paths, no addresses.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

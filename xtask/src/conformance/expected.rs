@@ -1,7 +1,7 @@
 //! The list of expected failures, and the judgement of a run by it.
 //!
-//! Hides what counts as falling short. It refuses an entry without a reason, and an entry that is not needed:
-//! the list may only shrink.
+//! Hides what counts as falling short. It refuses an entry without a reason, and an entry that is
+//! not needed: the list may only shrink.
 
 use std::fs;
 use std::path::Path;
@@ -87,7 +87,8 @@ impl Expected {
         &self.0
     }
 
-    /// What is wrong with a score, given the native one to reach (none for the native score itself).
+    /// What is wrong with a score, given the native one to reach (none for the native score
+    /// itself).
     pub fn judge(&self, cell: Cell, score: &Score, ceiling: Option<&Score>) -> Vec<String> {
         let mut complaints = Vec::new();
         if let Some(ceiling) = ceiling
@@ -151,7 +152,8 @@ impl std::fmt::Display for Shortfall<'_> {
     }
 }
 
-/// Every failure of what is required; and, beside a ceiling, everything that passes there and not here, and every new warning.
+/// Every failure of what is required; and, beside a ceiling, everything that passes there and not
+/// here, and every new warning.
 fn shortfalls<'a>(score: &'a Score, ceiling: Option<&'a Score>) -> Vec<Shortfall<'a>> {
     let native = |scenario: &str, check: &str| {
         let checks = ceiling.and_then(|ceiling| ceiling.scenarios.get(scenario));

@@ -1,7 +1,7 @@
 //! What one run of the suite said, check by check.
 //!
-//! Hides how the suite writes its results. It refuses a status that it does not know, and a scenario that was
-//! announced but left no result.
+//! Hides how the suite writes its results. It refuses a status that it does not know, and a
+//! scenario that was announced but left no result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -54,7 +54,8 @@ pub type Checks = BTreeMap<String, Outcome>;
 #[derive(Debug, Default, PartialEq)]
 pub struct Score {
     pub scenarios: BTreeMap<String, Checks>,
-    /// Scenarios that the revision does not require; they are compared like the others, but counted apart.
+    /// Scenarios that the revision does not require; they are compared like the others, but counted
+    /// apart.
     pub not_required: BTreeSet<String>,
     /// What the suite said about checks that did not pass.
     pub remarks: BTreeMap<(String, String), String>,

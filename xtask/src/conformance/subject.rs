@@ -1,5 +1,5 @@
-//! What the suite is pointed at: `rialto serve` in front of the fixture, or the fixture's own HTTP, or the one in front of
-//! the other.
+//! What the suite is pointed at: `rialto serve` in front of the fixture, or the fixture's own HTTP,
+//! or the one in front of the other.
 //!
 //! Hides starting, finding the address and stopping. It refuses to leave anything running.
 
@@ -62,7 +62,8 @@ impl Subject {
                 "subject.log",
             ),
             Way::Remote => {
-                // Not what the native score is of, but the very server that is in front of the suite otherwise.
+                // Not what the native score is of, but the very server that is in front of the
+                // suite otherwise.
                 let mut command = Command::new(node);
                 command
                     .arg(fixture)
@@ -121,9 +122,9 @@ impl Subject {
         &self.url
     }
 
-    /// Makes one call as a client that can be asked things. A legacy server is told at its start what its clients
-    /// can do, so Rialto starts one for each kind of client; and the suite gives its first call as such a client
-    /// 600 ms, in which a Node on a busy machine does not start.
+    /// Makes one call as a client that can be asked things. A legacy server is told at its start
+    /// what its clients can do, so Rialto starts one for each kind of client; and the suite gives
+    /// its first call as such a client 600 ms, in which a Node on a busy machine does not start.
     pub fn warm_up(&self) -> anyhow::Result<()> {
         let address = self.url.strip_prefix("http://").context("an http address")?;
         let (host, path) = address.split_once('/').context("an address with a path")?;

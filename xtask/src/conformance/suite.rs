@@ -1,6 +1,7 @@
 //! Runs the suite's `server` command once.
 //!
-//! Hides its command line and its clock. It refuses to wait for ever: a suite that does not end is ended.
+//! Hides its command line and its clock. It refuses to wait for ever: a suite that does not end is
+//! ended.
 
 use std::fs::{self, File};
 use std::path::Path;

@@ -7,8 +7,8 @@ use crate::source::Source;
 /// For each module at the top of a crate: the modules it names, and where it names each first.
 pub(crate) type Graph = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Returns the graph of the modules at the top of a crate. A name that the root of the crate takes from a module
-/// with `pub use` stands for that module.
+/// Returns the graph of the modules at the top of a crate. A name that the root of the crate takes
+/// from a module with `pub use` stands for that module.
 pub(crate) fn graph(sources: &[Source]) -> Graph {
     let modules: BTreeSet<&str> = sources
         .iter()
@@ -113,7 +113,8 @@ fn first_names(text: &str) -> Vec<String> {
     names
 }
 
-/// Returns the names that `pub use module::…` at the root of a crate makes public, each with its module.
+/// Returns the names that `pub use module::…` at the root of a crate makes public, each with its
+/// module.
 fn reexports(code: &str) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     for line in code.split(';') {

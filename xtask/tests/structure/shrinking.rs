@@ -1,8 +1,8 @@
 //! Lists of known exceptions to a rule, each with a count, that may only shrink.
 //!
-//! `UPDATE_STRUCTURE=1 cargo test -p xtask --test structure` writes the lists anew. It refuses a list whose
-//! total would grow: an exception is added by hand, in a commit that says why. A line may end with ` # reason`,
-//! and the reason stays.
+//! `UPDATE_STRUCTURE=1 cargo test -p xtask --test structure` writes the lists anew. It refuses a
+//! list whose total would grow: an exception is added by hand, in a commit that says why. A line
+//! may end with ` # reason`, and the reason stays.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -39,7 +39,8 @@ impl List {
         std::fs::read_to_string(self.path()).unwrap_or_default()
     }
 
-    /// Panics unless the exceptions are those of the list. `explain` returns where an exception occurs.
+    /// Panics unless the exceptions are those of the list. `explain` returns where an exception
+    /// occurs.
     pub(crate) fn check(&self, found: &Counts, explain: impl Fn(&str) -> String) {
         let text = self.text();
         let listed = parse(&text);

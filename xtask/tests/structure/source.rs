@@ -1,6 +1,8 @@
-//! Reads as much Rust as the rules need: which text is code, which is prose, which belongs to tests.
+//! Reads as much Rust as the rules need: which text is code, which is prose, which belongs to
+//! tests.
 //!
-//! It is no parser. It knows comments, literals and matching brackets, and relies on rustfmt for the rest.
+//! It is no parser. It knows comments, literals and matching brackets, and relies on rustfmt for
+//! the rest.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,8 +13,8 @@ pub(crate) fn repository() -> PathBuf {
     parent.expect("xtask has a folder above it").to_owned()
 }
 
-/// Returns the files below a folder whose names end so, sorted. Names with a leading dot and build folders are
-/// left out.
+/// Returns the files below a folder whose names end so, sorted. Names with a leading dot and build
+/// folders are left out.
 pub(crate) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -43,8 +45,8 @@ pub(crate) fn relative(path: &Path) -> String {
     path.to_string_lossy().replace('\\', "/")
 }
 
-/// The text of a Rust file, twice: with everything but code blanked, and with everything but comments blanked.
-/// Both have the line breaks of the file.
+/// The text of a Rust file, twice: with everything but code blanked, and with everything but
+/// comments blanked. Both have the line breaks of the file.
 pub(crate) struct Parts {
     pub(crate) code: String,
     pub(crate) comments: String,
@@ -229,8 +231,8 @@ pub(crate) fn product(folder: &str) -> Vec<Source> {
     sources
 }
 
-/// Blanks each item under `#[cfg(test)]`, and returns the names of the modules among them that are files of
-/// their own.
+/// Blanks each item under `#[cfg(test)]`, and returns the names of the modules among them that are
+/// files of their own.
 fn without_tests(code: &str) -> (String, Vec<String>) {
     const MARK: &str = "#[cfg(test)]";
     let mut kept = String::with_capacity(code.len());
@@ -253,8 +255,8 @@ fn without_tests(code: &str) -> (String, Vec<String>) {
     (kept, modules)
 }
 
-/// Returns the length of an item with its attributes: to its closing brace or its semicolon. A field, a variant
-/// or an argument ends with its comma.
+/// Returns the length of an item with its attributes: to its closing brace or its semicolon. A
+/// field, a variant or an argument ends with its comma.
 fn item_length(item: &str) -> usize {
     const ITEMS: [&str; 12] = [
         "fn", "impl", "mod", "use", "struct", "enum", "trait", "type", "const", "static", "async", "let",

@@ -25,11 +25,13 @@ const SUBJECTS: &[&str] = &[
     "himself",
     "herself",
 ];
-/// Verbs of speech for bytes and errors, which are sent, received, returned or logged. Counted in prose.
+/// Verbs of speech for bytes and errors, which are sent, received, returned or logged. Counted in
+/// prose.
 const VERBS: &[&str] = &["say", "says", "said", "hear", "hears", "heard", "told"];
 /// How a function that returns is not described. Counted in prose, as it stands here.
 const OPENINGS: &[&str] = &["Gives"];
-/// Coined words that the field has others for. Counted in prose, and in names where they are declared.
+/// Coined words that the field has others for. Counted in prose, and in names where they are
+/// declared.
 const COINED: &[&str] = &[
     "lane",
     "errand",

@@ -1,5 +1,5 @@
-//! The minimal stdio MCP server of the benchmarks: `bench-echo [--modern] [MILLISECONDS]`, the era it speaks and the time it
-//! takes for what one read brings.
+//! The minimal stdio MCP server of the benchmarks: `bench-echo [--modern] [MILLISECONDS]`, the era
+//! it speaks and the time it takes for what one read brings.
 
 use std::time::Duration;
 

@@ -87,7 +87,8 @@ impl Chain {
         )
     }
 
-    /// Links a record to the chain, and ends its line; the record is written up to its last brace, which it has not.
+    /// Links a record to the chain, and ends its line; the record is written up to its last brace,
+    /// which it has not.
     pub(super) fn link(&mut self, line: &mut String, key: Option<&ChainKey>) {
         use std::fmt::Write as _;
         let seq = self.seq + 1;
@@ -219,7 +220,8 @@ impl Verifier {
         // once.
         let before = self.newest.replace(here);
         let Some(before) = before.or_else(|| (link.seq == 1).then(Chain::default)) else {
-            // The file before this one is not at hand: this record is believed, those after it are verified.
+            // The file before this one is not at hand: this record is believed, those after it are
+            // verified.
             self.first = link.seq;
             return Ok(());
         };

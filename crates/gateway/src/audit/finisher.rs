@@ -1,6 +1,8 @@
-//! What the thread of the audit log does to records: it redacts their bodies and links them to the chain.
+//! What the thread of the audit log does to records: it redacts their bodies and links them to the
+//! chain.
 //!
-//! A record comes as a frame: its short fields as they are written, and the beginnings of its bodies as they came.
+//! A record comes as a frame: its short fields as they are written, and the beginnings of its
+//! bodies as they came.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

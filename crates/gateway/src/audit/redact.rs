@@ -1,20 +1,20 @@
 //! Takes secrets out of a body before it is written to the audit log.
 //!
-//! It reads the text word by word and not as JSON: a body may be an event stream, may be cut in the middle, and
-//! often carries JSON inside a JSON string, which escapes its quotes; one rule finds `"token": "x"`, `\"token\":
-//! \"x\"`, `token=x` and `Bearer x` alike. It knows secrets by the name in front of them only: a bare secret in
-//! running text it cannot see.
+//! It reads the text word by word and not as JSON: a body may be an event stream, may be cut in the
+//! middle, and often carries JSON inside a JSON string, which escapes its quotes; one rule finds
+//! `"token": "x"`, `\"token\": \"x\"`, `token=x` and `Bearer x` alike. It knows secrets by the name
+//! in front of them only: a bare secret in running text it cannot see.
 
 use std::borrow::Cow;
 
 const REDACTED: &str = "[redacted]";
 
-/// How much of a body is looked at, as a multiple of what may be written of it: long secrets take room in the
-/// body and none in the record.
+/// How much of a body is looked at, as a multiple of what may be written of it: long secrets take
+/// room in the body and none in the record.
 const READ_AHEAD: usize = 4;
 
-/// Returns how much of a body decides what is written of it: of a longer one, one byte more than is looked at, which
-/// tells that it was cut.
+/// Returns how much of a body decides what is written of it: of a longer one, one byte more than is
+/// looked at, which tells that it was cut.
 pub(super) const fn needed(limit: usize) -> usize {
     limit.saturating_mul(READ_AHEAD).saturating_add(1)
 }
@@ -124,8 +124,8 @@ fn ends_with_ignoring_case(word: &str, end: &str) -> bool {
     word.len() >= end.len() && word[word.len() - end.len()..].eq_ignore_ascii_case(end)
 }
 
-/// Compares letters and digits only, so that `apiKey`, `api_key`, `API-Key` and `X-Api-Key` are one name. A
-/// letter in front does no harm: in escaped text `\ntoken` reads as the word `ntoken`.
+/// Compares letters and digits only, so that `apiKey`, `api_key`, `API-Key` and `X-Api-Key` are one
+/// name. A letter in front does no harm: in escaped text `\ntoken` reads as the word `ntoken`.
 fn is_secret_name(word: &str) -> bool {
     const ANYWHERE: [&str; 16] = [
         "authorization",
@@ -177,8 +177,9 @@ fn quote_at(text: &str) -> &str {
 /// Returns the length of a string with both its quotes; `quote` is the first. An unfinished string
 /// goes to the end.
 ///
-/// In JSON inside `d` strings a quote has 2^d - 1 backslashes. A run of that many, or of that many and a
-/// multiple of twice 2^d (backslashes of the content), ends the string; a shorter one ends a string around it.
+/// In JSON inside `d` strings a quote has 2^d - 1 backslashes. A run of that many, or of that many
+/// and a multiple of twice 2^d (backslashes of the content), ends the string; a shorter one ends a
+/// string around it.
 fn string_length(text: &str, quote: &str) -> usize {
     let depth = quote.len() - 1;
     let mark = quote.as_bytes()[depth];
@@ -220,8 +221,8 @@ fn nested_length(text: &str) -> usize {
                     at += string_length(&text[at..], quote);
                     continue;
                 }
-                // Backslashes that quote nothing are passed over together: looked at one by one, each would be
-                // followed to the end of them all.
+                // Backslashes that quote nothing are passed over together: looked at one by one,
+                // each would be followed to the end of them all.
                 at += text[at..].bytes().take_while(|byte| *byte == b'\\').count();
                 continue;
             }

@@ -1,7 +1,7 @@
 //! Children on this machine: how they are found, started, listened to, restarted and ended.
 //!
-//! It hides programs, pipes, signals, groups and the warden. It refuses to read or write messages: the
-//! task that owns a child does that, through the pipes it is handed.
+//! It hides programs, pipes, signals, groups and the warden. It refuses to read or write messages:
+//! the task that owns a child does that, through the pipes it is handed.
 //!
 //! # Use
 //!
@@ -34,10 +34,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! - `Launcher::launch` registers the child's group with the warden; it is released when the group is gone.
-//!   `Launcher::kill_all` is the answer to a second SIGTERM.
-//! - stdin and stdout are separate from `ChildProcess`, so they can be dropped or moved on their own. The end
-//!   of stdout does not mean that the child has ended: ask `exited`.
+//! - `Launcher::launch` registers the child's group with the warden; it is released when the group
+//!   is gone. `Launcher::kill_all` is the answer to a second SIGTERM.
+//! - stdin and stdout are separate from `ChildProcess`, so they can be dropped or moved on their
+//!   own. The end of stdout does not mean that the child has ended: ask `exited`.
 //! - A `ChildProcess` that is dropped is killed with its group, and waited for in the background.
 //! - `RestartPolicy` decides about starts; it is pure, and knows nothing of the rest.
 

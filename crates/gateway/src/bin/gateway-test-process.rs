@@ -1,6 +1,7 @@
 //! Development only: the processes that `crates/gateway/tests/process.rs` starts.
 //!
-//! `bridge` is a Rialto in small: one child that ignores SIGTERM, under a warden. `warden` is that warden.
+//! `bridge` is a Rialto in small: one child that ignores SIGTERM, under a warden. `warden` is that
+//! warden.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,7 +11,8 @@ use gateway::backend::process::{LaunchOrder, Launcher, Running, WardenCommand, e
 use gateway::settings::Inherits;
 use tokio::io::AsyncBufReadExt as _;
 
-/// A child with a grandchild. Both ignore SIGTERM, and the grandchild's process id is the first line on stdout.
+/// A child with a grandchild. Both ignore SIGTERM, and the grandchild's process id is the first
+/// line on stdout.
 const STUBBORN: &str = "(trap '' TERM; exec sleep 1000) & echo $!; trap '' TERM; while :; do wait; done";
 
 fn main() -> Result<()> {
@@ -24,7 +26,8 @@ fn main() -> Result<()> {
     }
 }
 
-/// Writes the process ids of child and grandchild, then answers each line on stdin once the warden knows the child.
+/// Writes the process ids of child and grandchild, then answers each line on stdin once the warden
+/// knows the child.
 async fn bridge() -> Result<()> {
     let own: OsString = std::env::current_exe()?.into();
     let launcher = Launcher::new(WardenCommand {

@@ -53,7 +53,8 @@ impl Counted {
     }
 }
 
-/// A response is moved from hand to hand, and each connection has room for one: what is large and rare is boxed.
+/// A response is moved from hand to hand, and each connection has room for one: what is large and
+/// rare is boxed.
 #[derive(Debug)]
 enum Kind {
     /// All that there is, or what is left of it.

@@ -1,7 +1,8 @@
 //! A client's socket, with the limits that hold for every client.
 //!
-//! Three parts watch one socket. The header timer ([`HeaderTimer`]) learns when bytes come, the write timeout
-//! ([`WriteTimeout`]) how fast the client reads, and [`Lingering`] delays the end while the client still sends.
+//! Three parts watch one socket. The header timer ([`HeaderTimer`]) learns when bytes come, the
+//! write timeout ([`WriteTimeout`]) how fast the client reads, and [`Lingering`] delays the end
+//! while the client still sends.
 
 use std::io;
 use std::pin::Pin;

@@ -30,7 +30,8 @@ pub(crate) fn preflight(headers: &HeaderMap, methods: &'static str) -> Response<
     );
     out.insert(header::ACCESS_CONTROL_MAX_AGE, MAX_AGE);
     if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
-        // `Mcp-Param-*` cannot be listed in advance, and the origin is one that was allowed by name.
+        // `Mcp-Param-*` cannot be listed in advance, and the origin is one that was allowed by
+        // name.
         out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }
     response

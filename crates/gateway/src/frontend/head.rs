@@ -65,8 +65,8 @@ impl<'h> Head<'h> {
         self.headers
     }
 
-    /// The length of the body must be beyond doubt, or a proxy in front and we could disagree about where the
-    /// next request begins.
+    /// The length of the body must be beyond doubt, or a proxy in front and we could disagree about
+    /// where the next request begins.
     pub(crate) fn check_length(&self) -> Result<(), Refusal> {
         if self.lengths > 1 || (self.lengths == 1 && self.in_chunks) {
             return Err(Refusal::AmbiguousLength);
@@ -74,8 +74,8 @@ impl<'h> Head<'h> {
         Ok(())
     }
 
-    /// Only JSON in UTF-8 and without encoding is taken. This also keeps out the content types that browsers
-    /// send across sites without asking.
+    /// Only JSON in UTF-8 and without encoding is taken. This also keeps out the content types that
+    /// browsers send across sites without asking.
     pub(crate) fn check_content(&self) -> Result<(), Refusal> {
         if self.encoded {
             return Err(Refusal::EncodedBody);

@@ -1,11 +1,13 @@
 //! The clock that the head of a request runs against.
 //!
-//! A connection waits for another head after every answer, and nearly all heads come long before their time is up. To
-//! set a clock for each, and to stop it again, would cost more than to read the head; so a connection has one clock that
-//! runs on. When it strikes, it is set again if what is waited for now has not had its time.
+//! A connection waits for another head after every answer, and nearly all heads come long before
+//! their time is up. To set a clock for each, and to stop it again, would cost more than to read
+//! the head; so a connection has one clock that runs on. When it strikes, it is set again if what
+//! is waited for now has not had its time.
 //!
-//! A head has [`HEADER_TIME`] from its first byte, the first head of a connection from the beginning. Until the first
-//! byte of a later head the connection is idle (keep-alive), and has [`IDLE_TIME`].
+//! A head has [`HEADER_TIME`] from its first byte, the first head of a connection from the
+//! beginning. Until the first byte of a later head the connection is idle (keep-alive), and has
+//! [`IDLE_TIME`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,12 +21,12 @@ use tokio::time::Instant;
 
 /// How long a client may take to send its request's headers.
 pub(crate) const HEADER_TIME: Duration = Duration::from_secs(10);
-/// How long a connection is kept without a request. Longer than the 60 s for which proxies keep theirs by default, so
-/// that a proxy does not write into a connection that is just being closed.
+/// How long a connection is kept without a request. Longer than the 60 s for which proxies keep
+/// theirs by default, so that a proxy does not write into a connection that is just being closed.
 pub(crate) const IDLE_TIME: Duration = Duration::from_secs(90);
 
-/// The clock of one connection, as hyper asks for it. What it is asked for must not come before what it was asked for
-/// last; the heads of one connection do not.
+/// The clock of one connection, as hyper asks for it. What it is asked for must not come before
+/// what it was asked for last; the heads of one connection do not.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HeaderTimer(Arc<TimerState>);
 
@@ -55,7 +57,8 @@ impl HeaderTimer {
         self.0.has_begun.store(true, Relaxed);
     }
 
-    /// Returns whether the connection waits for a head of which nothing has come, after an earlier one.
+    /// Returns whether the connection waits for a head of which nothing has come, after an earlier
+    /// one.
     pub(crate) fn is_idle(&self) -> bool {
         let waiting = self.lock();
         waiting.heads > 1 && waiting.begun.is_none()

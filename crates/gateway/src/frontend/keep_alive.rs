@@ -1,4 +1,5 @@
-//! Keep-alive comments on a silent event stream, and the end of a stream that may last a limited time.
+//! Keep-alive comments on a silent event stream, and the end of a stream that may last a limited
+//! time.
 //!
 //! It knows nothing of what is sent; a stream asks it when it is polled.
 

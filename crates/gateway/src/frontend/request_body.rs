@@ -9,8 +9,8 @@ use hyper::body::{Body as _, Frame, Incoming};
 
 use crate::reply::Refusal;
 
-/// How long a client may be silent in the middle of a body, and how long the whole of it may take: a connection
-/// costs us something, so that none is held for nothing.
+/// How long a client may be silent in the middle of a body, and how long the whole of it may take:
+/// a connection costs us something, so that none is held for nothing.
 const BODY_SILENCE: Duration = Duration::from_secs(10);
 const BODY_TIME: Duration = Duration::from_secs(120);
 
@@ -126,7 +126,8 @@ impl BodyBuffer {
     fn into_bytes(self) -> Bytes {
         match self {
             Self::Nothing => Bytes::new(),
-            // A small one would hold the whole buffer that its connection was read into, for as long as its call runs.
+            // A small one would hold the whole buffer that its connection was read into, for as
+            // long as its call runs.
             Self::OnePiece(bytes) if bytes.len() <= COPIED => Bytes::copy_from_slice(&bytes),
             Self::OnePiece(bytes) => bytes,
             Self::Pieces(pieces) => pieces.freeze(),

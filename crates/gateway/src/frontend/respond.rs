@@ -43,8 +43,8 @@ impl Refusal {
             | Self::AmbiguousLength
             | Self::BodyBroken
             | Self::BodySlow
-            // Where the body is no message the peer may have lied about its length, and what follows may be the
-            // rest of it: it must not be taken for a request.
+            // Where the body is no message the peer may have lied about its length, and what
+            // follows may be the rest of it: it must not be taken for a request.
             | Self::NotAMessage(_)
             | Self::Draining => {
                 headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

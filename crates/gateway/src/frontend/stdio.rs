@@ -29,8 +29,8 @@ const LAST_ANSWERS: Duration = Duration::from_millis(750);
 const LAST_LINES: Duration = Duration::from_millis(200);
 /// How long the notice to servers that their client has gone may take.
 const LEAVING: Duration = Duration::from_millis(500);
-/// How long a client that only wants to know which era is spoken is kept waiting. The shortest patience among
-/// clients is ten seconds.
+/// How long a client that only wants to know which era is spoken is kept waiting. The shortest
+/// patience among clients is ten seconds.
 const PROBE: Duration = Duration::from_secs(8);
 /// How much is kept for the next write; a larger buffer is given back.
 const KEPT_BUFFER: usize = 256 << 10;
@@ -56,8 +56,8 @@ pub enum DisconnectReason {
 }
 
 impl Gateway {
-    /// Serves one client that writes lines to `input` and reads lines from `output`, in front of the first
-    /// destination, until it goes or `shutdown` comes.
+    /// Serves one client that writes lines to `input` and reads lines from `output`, in front of
+    /// the first destination, until it goes or `shutdown` comes.
     pub async fn serve_stdio<R, W>(
         self: Arc<Self>,
         input: R,
@@ -85,8 +85,8 @@ impl Gateway {
             probe: PROBE,
         };
         let client = StdioClient::new(Arc::clone(&destination), self.clock, limits);
-        // A task of its own: the runtime looks for news from outside each time before it goes on with what is not one,
-        // which would be a system call more for each answer.
+        // A task of its own: the runtime looks for news from outside each time before it goes on
+        // with what is not one, which would be a system call more for each answer.
         let mut serving = tasks::Owned(tasks::spawn("client", {
             let client = Arc::clone(&client);
             async move { serve_lines(&client, input, output, line, shutdown).await }

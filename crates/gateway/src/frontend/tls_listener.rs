@@ -122,8 +122,9 @@ async fn first_request_timeout(asked: &AtomicBool) {
     }
 }
 
-/// Comes back when no request has been in flight for [`IDLE_TIME`], up to a third of it late. Nothing is measured with
-/// each request: the connection is looked at now and then, and is idle if it has not changed since.
+/// Comes back when no request has been in flight for [`IDLE_TIME`], up to a third of it late.
+/// Nothing is measured with each request: the connection is looked at now and then, and is idle if
+/// it has not changed since.
 async fn idle_timeout(slot: &HttpConnectionSlot) {
     const LOOKS: u32 = 3;
     let (mut seen, mut unchanged) = (None, 0);

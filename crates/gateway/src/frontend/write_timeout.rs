@@ -1,8 +1,9 @@
 //! The write timeout: a client that reads less than [`LEAST_RATE`] on average loses its connection.
 //!
-//! What waits for a peer that does not read costs memory, and a connection. The peer has [`WRITE_TIME`] of patience;
-//! waiting uses it up, and every byte taken gives some back. The clock runs only while something waits to be written, so
-//! streams on which nothing happens may be open for ever.
+//! What waits for a peer that does not read costs memory, and a connection. The peer has
+//! [`WRITE_TIME`] of patience; waiting uses it up, and every byte taken gives some back. The clock
+//! runs only while something waits to be written, so streams on which nothing happens may be open
+//! for ever.
 
 use std::error::Error as _;
 use std::io;
@@ -20,7 +21,8 @@ const LEAST_RATE: u32 = 1024;
 /// The patience with one client.
 #[derive(Debug)]
 pub(crate) struct WriteTimeout {
-    /// Runs while a write waits. Made when one waits for the first time, which most connections never see.
+    /// Runs while a write waits. Made when one waits for the first time, which most connections
+    /// never see.
     clock: Option<Pin<Box<Sleep>>>,
     /// Since when a write waits, if one does.
     waiting: Option<Instant>,
@@ -53,8 +55,8 @@ impl WriteTimeout {
             .is_some_and(|inner| inner.is::<WriteTimedOut>())
     }
 
-    /// Returns the outcome of a write, or an error once the peer has no time left. A flush or a shutdown that succeeds gives
-    /// no time back: the peer took no byte.
+    /// Returns the outcome of a write, or an error once the peer has no time left. A flush or a
+    /// shutdown that succeeds gives no time back: the peer took no byte.
     pub(super) fn check<T>(
         &mut self,
         context: &mut Context<'_>,

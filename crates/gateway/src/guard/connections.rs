@@ -1,10 +1,11 @@
 //! How many connections: in all, of one address, and which of them is closed when there is no room.
 //!
-//! A connection on which no request is in flight does nothing for its peer that a new connection could not do. When a
-//! limit is reached, such a connection makes room for the newcomer: first those that never had a request let in at a
-//! destination (half-open ones, and those that only ever got a 401, a 404 or `/health`), then the others, each time the
-//! one that has been idle longest. A connection with a request in flight, a stream included, is never closed for another.
-//! This file only counts and chooses; it knows no sockets: a connection is ended by the handle it came with.
+//! A connection on which no request is in flight does nothing for its peer that a new connection
+//! could not do. When a limit is reached, such a connection makes room for the newcomer: first
+//! those that never had a request let in at a destination (half-open ones, and those that only ever
+//! got a 401, a 404 or `/health`), then the others, each time the one that has been idle longest. A
+//! connection with a request in flight, a stream included, is never closed for another. This file
+//! only counts and chooses; it knows no sockets: a connection is ended by the handle it came with.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -45,7 +46,8 @@ struct TableState<H> {
     next: u64,
     present: BTreeMap<u64, Arc<ConnectionState<H>>>,
     addresses: HashMap<IpAddr, BTreeSet<u64>>,
-    /// Connections that were idle at the last look, the first to go in front, with the moment since when.
+    /// Connections that were idle at the last look, the first to go in front, with the moment since
+    /// when.
     candidates: VecDeque<(u64, u64)>,
 }
 
@@ -181,7 +183,8 @@ impl<H> TableState<H> {
             idle.truncate(CANDIDATES);
         }
         idle.sort_unstable();
-        // Those that had a request let in are looked for anew each time, in case there are others by then.
+        // Those that had a request let in are looked for anew each time, in case there are others
+        // by then.
         let unauthenticated = idle
             .iter()
             .take_while(|((is_authenticated, _), _)| !is_authenticated);

@@ -1,8 +1,8 @@
 //! An issuer on the network: finds its keys and keeps them at hand. [`jwks`] decides what may be
 //! fetched when.
 //!
-//! It goes to the addresses of the configuration and to the one that the issuer's own metadata name, over https (or on
-//! this machine), follows no redirect, and reads no more than a limit.
+//! It goes to the addresses of the configuration and to the one that the issuer's own metadata
+//! name, over https (or on this machine), follows no redirect, and reads no more than a limit.
 
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, OnceLock};
@@ -157,8 +157,8 @@ impl Issuer {
         }
     }
 
-    /// Fetches the keys, unless a fetch was under way, or the last one was too recent. A fetch that fails fails for all that
-    /// waited for it: none of them tries again.
+    /// Fetches the keys, unless a fetch was under way, or the last one was too recent. A fetch that
+    /// fails fails for all that waited for it: none of them tries again.
     async fn fetch(&self, want: Want, seen: u64) {
         let finished = self.finished.load(Acquire);
         let Ok(_waiting) = self.waiting.try_acquire() else {
@@ -201,7 +201,8 @@ impl Issuer {
         }
     }
 
-    /// Reads the issuer's metadata. Those that call themselves something else are not this issuer's (RFC 8414, 3.3).
+    /// Reads the issuer's metadata. Those that call themselves something else are not this issuer's
+    /// (RFC 8414, 3.3).
     async fn discover(&self) -> Result<KeysUrl, FetchError> {
         let mut last = String::new();
         for address in metadata_addresses(self.name.url()) {
@@ -229,7 +230,8 @@ impl Issuer {
     }
 
     async fn get(&self, address: Url) -> Result<Vec<u8>, FetchError> {
-        // The address is not repeated in the message: it is the configuration's, or the issuer's to know.
+        // The address is not repeated in the message: it is the configuration's, or the issuer's to
+        // know.
         let http = |error: reqwest::Error| FetchError::Http(innermost(&error.without_url()));
         let client = self.client.get_or_init(client).as_ref();
         let client = client.ok_or_else(|| FetchError::Http("no TLS".to_owned()))?;

@@ -10,9 +10,11 @@ use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, AlgorithmFamily, DecodingKey};
 use protocol::time::Moment;
 
-/// Keys of this age are fetched anew while they are still used: issuers publish a key before they sign with it.
+/// Keys of this age are fetched anew while they are still used: issuers publish a key before they
+/// sign with it.
 const REFRESH: Duration = Duration::from_secs(5 * 60);
-/// An issuer that cannot be reached for this long is no longer believed: it may have withdrawn a key.
+/// An issuer that cannot be reached for this long is no longer believed: it may have withdrawn a
+/// key.
 const STALE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Tokens with invented key ids cause a fetch this often and no more.
 const UNKNOWN_KEY: Duration = Duration::from_secs(60);
@@ -67,7 +69,8 @@ impl Key {
     }
 }
 
-/// Reads a set of keys; those that cannot be used here are left out. `None`: this is no set of keys.
+/// Reads a set of keys; those that cannot be used here are left out. `None`: this is no set of
+/// keys.
 pub(crate) fn read(document: &[u8]) -> Option<Vec<Arc<Key>>> {
     let document: serde_json::Value = serde_json::from_slice(document).ok()?;
     let keys = document.get("keys")?.as_array()?;

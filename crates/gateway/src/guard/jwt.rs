@@ -20,7 +20,8 @@ use crate::settings::{JwtSettings, SignatureAlgorithm};
 
 /// How far the clocks of an issuer and of this machine may be apart.
 const LEEWAY: Duration = Duration::from_secs(60);
-/// Tokens whose signature was found good and need not be checked again: how many, and how many bytes they take.
+/// Tokens whose signature was found good and need not be checked again: how many, and how many
+/// bytes they take.
 const MAX_REMEMBERED: usize = 4096;
 const MAX_REMEMBERED_BYTES: usize = 4 << 20;
 
@@ -60,7 +61,8 @@ impl Fault {
         }
     }
 
-    /// The same as a complaint. What was found wrong after the signature was found right is a genuine token.
+    /// The same as a complaint. What was found wrong after the signature was found right is a
+    /// genuine token.
     pub(crate) fn challenge_error(self) -> ChallengeError {
         match self {
             Self::Malformed | Self::Algorithm | Self::UnknownKey | Self::Signature => {
@@ -88,7 +90,8 @@ struct Claims {
 }
 
 impl Claims {
-    /// Reads the claims that count. What must be there and is not makes the token unusable (RFC 9068, 2.2).
+    /// Reads the claims that count. What must be there and is not makes the token unusable (RFC
+    /// 9068, 2.2).
     fn read(claims: &Value, issuer: &str, accepted: &AcceptedClaims) -> Result<Self, Fault> {
         if claims.get("iss").and_then(Value::as_str) != Some(issuer) {
             return Err(Fault::Issuer);
@@ -104,7 +107,8 @@ impl Claims {
                 _ => Vec::new(),
             }
         };
-        // `scope` is one text of several words; `scp` is what others have in its place, as a list or like it.
+        // `scope` is one text of several words; `scp` is what others have in its place, as a list
+        // or like it.
         let scopes = words("scope")
             .iter()
             .chain(&words("scp"))
@@ -204,8 +208,8 @@ pub(crate) struct JwtVerifier {
 /// Tokens that were found good. What was used longest ago is forgotten first, one by one.
 #[derive(Debug, Default)]
 struct Memory {
-    /// By the SHA-256 hashes of the whole tokens. Only tokens that the issuer has signed come in, and no caller can choose
-    /// their hashes, so no caller can choose keys that collide.
+    /// By the SHA-256 hashes of the whole tokens. Only tokens that the issuer has signed come in,
+    /// and no caller can choose their hashes, so no caller can choose keys that collide.
     tokens: FxHashMap<[u8; 32], Remembered>,
     bytes: usize,
     /// Counts uses, to tell which was last.
@@ -239,7 +243,8 @@ struct Remembered {
     claims: Claims,
     /// The use that was its last.
     used: u64,
-    /// The set of keys that the signature was checked with: a key that is withdrawn must not live on here.
+    /// The set of keys that the signature was checked with: a key that is withdrawn must not live
+    /// on here.
     edition: u64,
 }
 
@@ -269,8 +274,8 @@ impl JwtVerifier {
         &self.issuer
     }
 
-    /// Judges a token by what was found out about it, as long as the keys hold that it was checked with. `None`: it is to be
-    /// [checked](Self::check).
+    /// Judges a token by what was found out about it, as long as the keys hold that it was checked
+    /// with. `None`: it is to be [checked](Self::check).
     pub(crate) fn recall(
         &self,
         token: &[u8],
@@ -328,7 +333,8 @@ impl JwtVerifier {
         let is_right = match named {
             Some(named) if !self.types.is_empty() => self.types.contains(named),
             None if !self.types.is_empty() => false,
-            // Other kinds name themselves so: `logout+jwt`, `secevent+jwt`, `dpop+jwt` (RFC 8725, 3.11).
+            // Other kinds name themselves so: `logout+jwt`, `secevent+jwt`, `dpop+jwt` (RFC 8725,
+            // 3.11).
             Some(named) => named == "at+jwt" || !named.ends_with("+jwt"),
             None => true,
         };
@@ -367,8 +373,8 @@ impl JwtVerifier {
     }
 }
 
-/// Returns whether claims are those of an ID token (OpenID Connect Core, 2 and 3.3.2.11), a logout token (Back-Channel
-/// Logout, 2.4), or of what some issuers call so themselves.
+/// Returns whether claims are those of an ID token (OpenID Connect Core, 2 and 3.3.2.11), a logout
+/// token (Back-Channel Logout, 2.4), or of what some issuers call so themselves.
 fn is_of_another_kind(claims: &Value) -> bool {
     let has = |name: &str| claims.get(name).is_some();
     let says = |name: &str, values: &[&str]| {

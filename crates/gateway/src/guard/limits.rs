@@ -1,11 +1,12 @@
 //! Rate limit (429) and other limits: requests a minute, sessions, calls and streams at once, per
 //! caller and in all.
 //!
-//! Everything is decided before a request's body is read, so that refusing costs next to nothing. What is held
-//! (a session, a call, a stream) is held as a value that gives its place back when it is dropped: nothing can be
-//! forgotten. A caller is a principal; for those without a name, the address they come from. Callers are remembered only
-//! while they hold something or have used some of their allowance, and no more than [`MAX_ACCOUNTS`] of them: those beyond
-//! share one place, so that a flood of addresses costs no memory and gains nothing.
+//! Everything is decided before a request's body is read, so that refusing costs next to nothing.
+//! What is held (a session, a call, a stream) is held as a value that gives its place back when it
+//! is dropped: nothing can be forgotten. A caller is a principal; for those without a name, the
+//! address they come from. Callers are remembered only while they hold something or have used some
+//! of their allowance, and no more than [`MAX_ACCOUNTS`] of them: those beyond share one place, so
+//! that a flood of addresses costs no memory and gains nothing.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -63,7 +64,8 @@ impl Sharer {
     }
 }
 
-/// The callers that are remembered. In two maps, so that a name is looked up as it is, and not copied into a key first.
+/// The callers that are remembered. In two maps, so that a name is looked up as it is, and not
+/// copied into a key first.
 #[derive(Debug, Default)]
 struct Callers {
     named: HashMap<Principal, Arc<Account>>,

@@ -1,5 +1,5 @@
-//! Host and Origin checks: a page on the web must not reach a server on this machine by a name that it made
-//! resolve to a loopback address (DNS rebinding), nor by a cross-site request.
+//! Host and Origin checks: a page on the web must not reach a server on this machine by a name that
+//! it made resolve to a loopback address (DNS rebinding), nor by a cross-site request.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,8 @@ use crate::single_header::SingleHeader;
 #[derive(Debug)]
 pub(crate) struct OriginGuard {
     listen: IpAddr,
-    /// What most clients write: the address that is listened on. It need not be taken apart each time.
+    /// What most clients write: the address that is listened on. It need not be taken apart each
+    /// time.
     usual: Option<HeaderValue>,
     hosts: Vec<String>,
     origins: Vec<String>,
@@ -65,7 +66,8 @@ impl OriginGuard {
 
     /// Returns the origin to allow in the answer, if the request came from one.
     ///
-    /// A target that names a host counts instead of the `Host` header (RFC 9112, 3.2.2); here both must be ours.
+    /// A target that names a host counts instead of the `Host` header (RFC 9112, 3.2.2); here both
+    /// must be ours.
     pub(crate) fn admit(&self, target: &Uri, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
         let (mut host, mut origin) = (SingleHeader::Absent, SingleHeader::Absent);
         let mut is_cross_site = false;

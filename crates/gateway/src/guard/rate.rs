@@ -30,7 +30,8 @@ impl Rate {
         }
     }
 
-    /// Given what was used, gives what is used after one more request, or how long that one has to wait.
+    /// Given what was used, gives what is used after one more request, or how long that one has to
+    /// wait.
     fn check(self, used: u64, now: u64) -> Result<u64, Duration> {
         let next = used.max(now) + self.interval;
         let allowed = now + nanos(MINUTE);

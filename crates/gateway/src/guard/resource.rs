@@ -1,4 +1,5 @@
-//! What a destination is called as an OAuth resource, and how clients learn where to sign in for it (RFC 9728).
+//! What a destination is called as an OAuth resource, and how clients learn where to sign in for it
+//! (RFC 9728).
 
 use serde_json::json;
 
@@ -7,8 +8,8 @@ use crate::settings::PublicUrl;
 /// Where metadata about a resource is: this in front of the resource's own path.
 pub(crate) const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-/// By which of its paths a destination was reached. Each is a resource of its own to a client, which compares the
-/// address it was given with the one in the metadata.
+/// By which of its paths a destination was reached. Each is a resource of its own to a client,
+/// which compares the address it was given with the one in the metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndpointPath {
     /// `/NAME/mcp`.
@@ -56,8 +57,8 @@ impl Resources {
         format!("{}{WELL_KNOWN}{}{path}", self.base.origin(), self.base.path())
     }
 
-    /// The path of the resource that a metadata path is about, as the router knows it. A proxy may leave the path it
-    /// adds in place, or not.
+    /// The path of the resource that a metadata path is about, as the router knows it. A proxy may
+    /// leave the path it adds in place, or not.
     pub(crate) fn described<'p>(&self, path: &'p str) -> Option<&'p str> {
         let rest = path.strip_prefix(WELL_KNOWN)?;
         let inner = rest

@@ -66,8 +66,8 @@ impl StaticTokens {
         good_for(earlier).iter().all(|hash| good_now.contains(hash))
     }
 
-    /// Judges a token for a destination, or for the gateway itself. Every entry is compared, each in constant
-    /// time, so that the time taken tells nothing about any of them.
+    /// Judges a token for a destination, or for the gateway itself. Every entry is compared, each
+    /// in constant time, so that the time taken tells nothing about any of them.
     pub(crate) fn check(
         &self,
         hash: &TokenHash,

@@ -3,7 +3,8 @@
 
 use std::fs;
 
-/// The unit of processor time in `/proc`: `USER_HZ`, which is 100 on every architecture that we build for.
+/// The unit of processor time in `/proc`: `USER_HZ`, which is 100 on every architecture that we
+/// build for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// One look at the process.
@@ -36,7 +37,8 @@ impl Process {
     }
 
     fn parse(stat: &str, status: &str, limits: &str, system: &str) -> Self {
-        // The name of the program stands in brackets and may hold anything; the numbers follow the last of them.
+        // The name of the program stands in brackets and may hold anything; the numbers follow the
+        // last of them.
         let fields: Vec<&str> = stat
             .rsplit(')')
             .next()

@@ -1,4 +1,5 @@
-//! One line of the log for each call and each refusal, at the level debug, whether records are audited or not.
+//! One line of the log for each call and each refusal, at the level debug, whether records are
+//! audited or not.
 
 use protocol::message::{Member, Message};
 

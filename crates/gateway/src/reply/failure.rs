@@ -28,9 +28,10 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
 /// Returns the HTTP status of a failed request of the modern era. Its clients read the JSON-RPC
 /// error of a call.
 ///
-/// A failed `server/discover` of a client that reads events has HTTP 200 too. A client that looks for the era takes the
-/// error for the answer of a legacy server, sends `initialize`, and shows its error. Of a status it shows the number alone. A
-/// client that accepts JSON only gets the status, which no client takes for the answer of a legacy server.
+/// A failed `server/discover` of a client that reads events has HTTP 200 too. A client that looks
+/// for the era takes the error for the answer of a legacy server, sends `initialize`, and shows its
+/// error. Of a status it shows the number alone. A client that accepts JSON only gets the status,
+/// which no client takes for the answer of a legacy server.
 pub(crate) fn modern_failure_status(method: Method, accepts: Accepts, failure: &Failure) -> StatusCode {
     if method == Method::ServerDiscover && !accepts.reads_events() {
         failure_status(failure)

@@ -111,8 +111,8 @@ impl std::fmt::Display for TokenHash {
 #[derive(Debug, Clone)]
 pub struct JwtSettings {
     pub issuer: IssuerUrl,
-    /// What `aud` must name; `{destination}` in it stands for the destination's name. Without it, the URL
-    /// of the destination.
+    /// What `aud` must name; `{destination}` in it stands for the destination's name. Without it,
+    /// the URL of the destination.
     pub audience: Option<String>,
     /// Where the keys are; without it, the issuer's metadata name it.
     pub jwks_uri: Option<KeysUrl>,
@@ -291,8 +291,8 @@ fn web_address(text: &str) -> Result<Url, String> {
     if is_plain { Ok(url) } else { Err(FORM.to_owned()) }
 }
 
-/// The address of the gateway as its clients see it, perhaps through a proxy: scheme, host, and a path in front of
-/// `/NAME/mcp` where the proxy adds one.
+/// The address of the gateway as its clients see it, perhaps through a proxy: scheme, host, and a
+/// path in front of `/NAME/mcp` where the proxy adds one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicUrl {
     origin: String,

@@ -28,8 +28,8 @@ impl Upstream {
         self.expected_era().capabilities() == CapabilityStyle::PerRequest
     }
 
-    /// Returns whether the server is known to ask by its results. It keeps states of its own then, and no call waits
-    /// here for its client.
+    /// Returns whether the server is known to ask by its results. It keeps states of its own then,
+    /// and no call waits here for its client.
     pub(crate) fn asks_by_results(&self) -> bool {
         self.expected_era().questions() == QuestionStyle::Results
     }

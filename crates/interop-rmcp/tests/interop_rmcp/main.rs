@@ -1,7 +1,7 @@
 //! The official Rust client against real servers, with the real binary in between.
 //!
-//! One more column of the matrix in `crates/rialto/tests/interop.rs`: the same scenarios before the same judges, played
-//! in the test's own process.
+//! One more column of the matrix in `crates/rialto/tests/interop.rs`: the same scenarios before the
+//! same judges, played in the test's own process.
 
 mod scenarios;
 mod watched_http;

@@ -1,4 +1,5 @@
-//! The scenarios, as the other clients' scripts play them; judging what was seen is left to the test.
+//! The scenarios, as the other clients' scripts play them; judging what was seen is left to the
+//! test.
 #![expect(
     deprecated,
     reason = "roots, sampling and logging are exactly what is tested here"
@@ -83,7 +84,8 @@ pub(crate) async fn play(era: Era, url: &str, scenario: &str) -> Result<Value> {
             let text = witness.text("trigger-sampling-request", arguments).await?;
             Ok(json!({"text": text, "asked": asked.all()}))
         }
-        // Only a process per session can tell the two questions apart when they are asked at the same time.
+        // Only a process per session can tell the two questions apart when they are asked at the
+        // same time.
         "two_clients_sample_at_once" => {
             let texts = ["left", "right"].map(|name| async move {
                 let manner = Asked::default().sampler(&format!("answer of {name}"));
@@ -229,7 +231,8 @@ fn code<T>(outcome: std::result::Result<T, ServiceError>) -> Option<i32> {
 
 async fn progress(witness: Witness) -> Result<Value> {
     let text = witness.text(LONG, json!({"duration": 1, "steps": 5})).await?;
-    // The client hands notifications to tasks of their own: the last may be noted after the answer is.
+    // The client hands notifications to tasks of their own: the last may be noted after the answer
+    // is.
     witness
         .hears(|seen| seen["params"]["progress"].as_f64() == Some(5.0))
         .await?;
@@ -250,7 +253,8 @@ async fn cancellation(witness: Witness) -> Result<Value> {
         .hears(|seen| seen["method"] == "notifications/progress")
         .await?;
     running.cancel(Some("enough".to_owned())).await?;
-    // The notification travels on a connection of its own, so the server may hear of it after the first question.
+    // The notification travels on a connection of its own, so the server may hear of it after the
+    // first question.
     let mut cancelled_calls = json!(0);
     while cancelled_calls == 0 {
         let caller = witness.call("whoami", json!({})).await?;
@@ -296,7 +300,8 @@ async fn logging(witness: Witness) -> Result<Value> {
     level("info").await?;
     subscribe(&witness, 1).await?;
     witness.hears(|seen| says(seen, &format!("{DOCUMENT}1"))).await?;
-    // The server logs each subscription as info. At this level the second must stay unheard, which the third proves.
+    // The server logs each subscription as info. At this level the second must stay unheard, which
+    // the third proves.
     level("error").await?;
     subscribe(&witness, 2).await?;
     level("debug").await?;

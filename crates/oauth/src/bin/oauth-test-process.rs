@@ -1,8 +1,8 @@
 //! Development only: one of the processes that `crates/oauth/tests/processes.rs` starts.
 //!
-//! `oauth-test-process ENDPOINT HOME [BROWSER]` makes one call that needs signing in. It keeps the sign-in below
-//! HOME, and adds a line to the file `windows` there for each page it opens: with the program BROWSER, or, without
-//! one, with nothing, so that the sign-in stays open.
+//! `oauth-test-process ENDPOINT HOME [BROWSER]` makes one call that needs signing in. It keeps the
+//! sign-in below HOME, and adds a line to the file `windows` there for each page it opens: with the
+//! program BROWSER, or, without one, with nothing, so that the sign-in stays open.
 
 use std::io::{Error, Result, Write as _};
 use std::path::PathBuf;

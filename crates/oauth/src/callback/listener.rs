@@ -1,7 +1,9 @@
-//! The listener for the redirect of a sign-in: on 127.0.0.1, at one path, for one answer, until a deadline.
+//! The listener for the redirect of a sign-in: on 127.0.0.1, at one path, for one answer, until a
+//! deadline.
 //!
-//! Any program and any web page on this machine can connect. So the Host must be ours (DNS rebinding), the state must
-//! be right, slow connections time out, few are accepted at a time, and after the answer the port is closed.
+//! Any program and any web page on this machine can connect. So the Host must be ours (DNS
+//! rebinding), the state must be right, slow connections time out, few are accepted at a time, and
+//! after the answer the port is closed.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -89,7 +91,8 @@ impl Listener {
             tokio::select! {
                 () = &mut deadline => return Err(SignInError::SignInTimeout { seconds: timeout.as_secs() }),
                 Some(()) = connections.next() => {
-                    // Taken only when the connection has ended, so that the browser has read the page.
+                    // Taken only when the connection has ended, so that the browser has read the
+                    // page.
                     let answer = handler.answer().take();
                     if let Some(answer) = answer {
                         return answer;

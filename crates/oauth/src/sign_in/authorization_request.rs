@@ -1,4 +1,5 @@
-//! The authorization request: what the browser is sent with (RFC 6749, section 4.1.1), with PKCE (RFC 7636).
+//! The authorization request: what the browser is sent with (RFC 6749, section 4.1.1), with PKCE
+//! (RFC 7636).
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;

@@ -1,4 +1,5 @@
-//! The challenge of a server that refused a request, and what to do about it. Decisions only; time is an argument.
+//! The challenge of a server that refused a request, and what to do about it. Decisions only; time
+//! is an argument.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! Client authentication: how a client proves itself at an authorization server (RFC 6749, section 2.3).
+//! Client authentication: how a client proves itself at an authorization server (RFC 6749, section
+//! 2.3).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +11,8 @@ use crate::signing;
 
 /// The parameters of a request, encoded as a form.
 ///
-/// Unlike the serializer behind it, a form may be held over an `await` in a task that moves between threads.
+/// Unlike the serializer behind it, a form may be held over an `await` in a task that moves between
+/// threads.
 #[derive(Default)]
 pub(super) struct Form(String);
 
@@ -58,7 +60,8 @@ pub(super) fn with_secret(client: &Client, mut form: Form) -> Option<Authenticat
     })
 }
 
-/// Adds the assertion that a client signs for this issuer (RFC 7523, section 2.2). The assertion has the id in it.
+/// Adds the assertion that a client signs for this issuer (RFC 7523, section 2.2). The assertion
+/// has the id in it.
 pub(super) fn with_assertion(
     client: &Client,
     issuer: &str,

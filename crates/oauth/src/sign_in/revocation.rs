@@ -1,6 +1,7 @@
 //! Token revocation at the authorization server (RFC 7009).
 //!
-//! The token is removed from the store even if that fails; only the server can end its use elsewhere.
+//! The token is removed from the store even if that fails; only the server can end its use
+//! elsewhere.
 
 use url::Url;
 
@@ -24,10 +25,11 @@ pub enum LogoutOutcome {
     Forgotten { why: String },
 }
 
-/// Returns the request that revokes a token, or nothing for a client that signs: it signs for tokens only.
+/// Returns the request that revokes a token, or nothing for a client that signs: it signs for
+/// tokens only.
 ///
-/// A server that revokes a refresh token revokes its access tokens too, so that one is named if there is one
-/// (section 2.1).
+/// A server that revokes a refresh token revokes its access tokens too, so that one is named if
+/// there is one (section 2.1).
 fn revocation(client: &Client, token: &Token) -> Option<AuthenticatedForm> {
     let (token, hint) = match &token.refresh {
         Some(refresh) => (refresh, "refresh_token"),

@@ -1,4 +1,5 @@
-//! The three token requests: for a code, for a refresh token, for the client's own credentials (RFC 6749).
+//! The three token requests: for a code, for a refresh token, for the client's own credentials (RFC
+//! 6749).
 //!
 //! Each of them names the resource (RFC 8707), so that the token is good for that resource alone.
 
@@ -72,7 +73,8 @@ pub(super) async fn refresh(found: &Discovered, entry: &Entry, now: u64) -> Resu
     })?;
     let mut renewed =
         granted(token, &entry.scopes, now).map_err(|why| NotRenewed::Failed(unusable(found, why)))?;
-    // A server that does not rotate leaves the refresh token out, and it stays good (RFC 6749, section 6).
+    // A server that does not rotate leaves the refresh token out, and it stays good (RFC 6749,
+    // section 6).
     renewed.token.refresh.get_or_insert_with(|| refresh.clone());
     Ok(renewed)
 }

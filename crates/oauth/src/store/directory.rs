@@ -1,6 +1,7 @@
 //! A directory that only its owner can look into, and files that are replaced as a whole.
 //!
-//! Everything goes through the opened directory, so nothing can be exchanged for a link in between; no link is followed at the last step.
+//! Everything goes through the opened directory, so nothing can be exchanged for a link in between;
+//! no link is followed at the last step.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read as _, Result, Write as _};
@@ -45,7 +46,8 @@ impl Directory {
         Ok(Some(Self(opened)))
     }
 
-    /// Returns a whole file, if there is one. A file above the limit is an error: the part that fits means something else.
+    /// Returns a whole file, if there is one. A file above the limit is an error: the part that
+    /// fits means something else.
     pub(super) fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = match rustix::fs::openat(&self.0, name, flags, Mode::empty()) {
@@ -69,7 +71,8 @@ impl Directory {
         Ok(Some(text))
     }
 
-    /// Puts a file in the place of another: a reader sees the old one or the new one, also if the power fails.
+    /// Puts a file in the place of another: a reader sees the old one or the new one, also if the
+    /// power fails.
     pub(super) fn replace(&self, name: &str, text: &[u8]) -> Result<()> {
         let draft = format!("{name}.{}", uuid::Uuid::new_v4().simple());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -77,7 +80,8 @@ impl Directory {
         let written = file.write_all(text).and_then(|()| file.sync_all());
         let moved = written.and_then(|()| Ok(rustix::fs::renameat(&self.0, draft.as_str(), &self.0, name)?));
         if moved.is_err() {
-            // What is left of the draft is of no use; if it cannot be removed either, the first error tells more.
+            // What is left of the draft is of no use; if it cannot be removed either, the first
+            // error tells more.
             let _ = rustix::fs::unlinkat(&self.0, draft.as_str(), AtFlags::empty());
         }
         moved?;
@@ -92,7 +96,8 @@ impl Directory {
         }
     }
 
-    /// A file to lock, made if need be. It stays: if it were removed, two processes could each lock one of the same name.
+    /// A file to lock, made if need be. It stays: if it were removed, two processes could each lock
+    /// one of the same name.
     pub(super) fn lockable(&self, name: &str) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::openat(&self.0, name, flags, PRIVATE)?);

@@ -1,7 +1,8 @@
 //! The keyring of the operating system, which holds the secret parts of entries where there is one.
 //!
-//! In the file stands a placeholder in their place. Calls block; they are made where blocking is allowed. A keyring
-//! that is absent, locked or too small is no failure: the secrets stay in the file, mode 0600.
+//! In the file stands a placeholder in their place. Calls block; they are made where blocking is
+//! allowed. A keyring that is absent, locked or too small is no failure: the secrets stay in the
+//! file, mode 0600.
 
 #[cfg(feature = "keyring")]
 use serde::{Deserialize, Serialize};
@@ -34,7 +35,8 @@ fn key(stem: &str, entry: &Entry) -> Option<keyring::Entry> {
         .ok()
 }
 
-/// Moves the secrets of an entry into the keyring and leaves placeholders. False: they are still in the entry.
+/// Moves the secrets of an entry into the keyring and leaves placeholders. False: they are still in
+/// the entry.
 #[cfg(feature = "keyring")]
 pub(super) fn hand_over(stem: &str, entry: &mut Entry) -> bool {
     let Some(key) = key(stem, entry) else { return false };
@@ -59,7 +61,8 @@ pub(super) fn hand_over(stem: &str, entry: &mut Entry) -> bool {
     true
 }
 
-/// Puts the secrets back into an entry. False: the keyring has lost them, and the entry is worth nothing.
+/// Puts the secrets back into an entry. False: the keyring has lost them, and the entry is worth
+/// nothing.
 #[cfg(feature = "keyring")]
 pub(super) fn fill(stem: &str, entry: &mut Entry) -> bool {
     if !entry.in_keyring {

@@ -24,8 +24,8 @@ pub(super) enum LockFailure {
 
 /// How often a lock that another process holds is tried again.
 ///
-/// A blocking call would return sooner, but keep a thread that cannot be cancelled. A process whose stdin has closed
-/// must end, however long the sign-in of another one takes.
+/// A blocking call would return sooner, but keep a thread that cannot be cancelled. A process whose
+/// stdin has closed must end, however long the sign-in of another one takes.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) async fn acquire(

@@ -1,4 +1,5 @@
-//! Hostile servers, pages and connections: refused, with nothing opened and nothing sent where it should not go.
+//! Hostile servers, pages and connections: refused, with nothing opened and nothing sent where it
+//! should not go.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -175,8 +176,8 @@ async fn token_refused_right_away_opens_no_second_window() {
 
 #[tokio::test]
 async fn g9_inner_address_in_a_challenge_is_not_requested() {
-    // A listener that must stay untouched stands for the inside of a network. The server is at an address that is
-    // kept for documents, so that nothing leaves this machine either.
+    // A listener that must stay untouched stands for the inside of a network. The server is at an
+    // address that is kept for documents, so that nothing leaves this machine either.
     let inside = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     inside.set_nonblocking(true).unwrap();
     let port = inside.local_addr().unwrap().port();

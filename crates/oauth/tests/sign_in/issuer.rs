@@ -1,7 +1,8 @@
-//! A remote server turns hostile: tokens, codes and client secrets go to the issuer that gave them, and nowhere else.
+//! A remote server turns hostile: tokens, codes and client secrets go to the issuer that gave them,
+//! and nowhere else.
 //!
-//! The honest authority is resource and authorization server in one. "The resource turns" means that its document
-//! names an authorization server of the thief's.
+//! The honest authority is resource and authorization server in one. "The resource turns" means
+//! that its document names an authorization server of the thief's.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ use testkit::authorization_server::{AuthorizationServer, Conduct};
 /// An address that ends in no well-known form, so that no issuer can be read from it.
 const ODD_PLACE: &str = "/.well-known/about";
 
-/// Publishes metadata that claims the honest issuer and sign-in page, with the thief's own endpoints for the rest.
+/// Publishes metadata that claims the honest issuer and sign-in page, with the thief's own
+/// endpoints for the rest.
 fn impostor(honest: &AuthorizationServer) -> AuthorizationServer {
     AuthorizationServer::start(Conduct {
         metadata_path: Some(ODD_PLACE.into()),

@@ -1,5 +1,5 @@
-//! Signing in against a real resource with its authorization server, with a browser and without, in one process and in
-//! several.
+//! Signing in against a real resource with its authorization server, with a browser and without, in
+//! one process and in several.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

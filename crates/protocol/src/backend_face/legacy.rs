@@ -189,7 +189,8 @@ impl Handshake {
     }
 }
 
-/// Returns the `initialize` for a client that sent none: one without a session, or of the modern era.
+/// Returns the `initialize` for a client that sent none: one without a session, or of the modern
+/// era.
 fn initialize_for(client: &Client) -> Message {
     let own = format!(r#"{{"name":"rialto","version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
     let info = client
@@ -243,7 +244,8 @@ fn read_server_info(message: Message) -> ServerInfo {
     }
 }
 
-/// Returns whether a server sends updates of resources, from the result of its handshake or discovery.
+/// Returns whether a server sends updates of resources, from the result of its handshake or
+/// discovery.
 pub(super) fn offers_subscriptions(result: &Value) -> bool {
     result.pointer("/capabilities/resources/subscribe") == Some(&Value::Bool(true))
 }
@@ -316,8 +318,8 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &OutgoingRequest<'_>) {
     );
 }
 
-/// The params of a request that has nothing to translate but an envelope around it: the pieces before and after `_meta`,
-/// which is left out where it stands. `None`: they must be taken apart.
+/// The params of a request that has nothing to translate but an envelope around it: the pieces
+/// before and after `_meta`, which is left out where it stands. `None`: they must be taken apart.
 fn plain_params<'a>(line: &OutgoingRequest<'a>) -> Option<(&'a [u8], &'a [u8])> {
     let params = line.message.raw(Member::Params)?;
     if !line.extra.is_empty() || may_have(params, &["inputResponses", "requestState", "task"]) {
@@ -432,8 +434,9 @@ pub fn write_ping(out: &mut BytesMut, id: WireId) {
     );
 }
 
-/// What a client has sampled, for a server of a revision that takes a single block of content and no list of them (before
-/// 2025-11-25); `None` if it is to stay as it is. What does not fit into one block is an error.
+/// What a client has sampled, for a server of a revision that takes a single block of content and
+/// no list of them (before 2025-11-25); `None` if it is to stay as it is. What does not fit into
+/// one block is an error.
 pub(crate) fn sampled_for(version: Version, message: &Message) -> Option<Message> {
     if version >= Version::V2025_11_25 {
         return None;

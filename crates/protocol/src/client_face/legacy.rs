@@ -150,7 +150,8 @@ pub fn lower_server_info(id: &[u8], server_info: &ServerInfo, asked: Option<Vers
     }
 }
 
-/// Replaces the value of the top-level `protocolVersion` of a raw object, leaving all else to the byte.
+/// Replaces the value of the top-level `protocolVersion` of a raw object, leaving all else to the
+/// byte.
 fn reword_version(result: &[u8], version: Version) -> Option<Vec<u8>> {
     #[derive(serde::Deserialize)]
     struct Found<'a> {
@@ -325,7 +326,8 @@ fn explain(text: &mut String, backend_error: &BackendError) {
     }
 }
 
-/// A JSON-RPC error object. Where no id could be read it is null, as JSON-RPC has it for the legacy era.
+/// A JSON-RPC error object. Where no id could be read it is null, as JSON-RPC has it for the legacy
+/// era.
 pub fn error(id: Option<&[u8]>, code: i32, text: &str, data: Option<&str>) -> Bytes {
     let mut out = BytesMut::with_capacity(96 + text.len());
     out.put_slice(br#"{"jsonrpc":"2.0","id":"#);

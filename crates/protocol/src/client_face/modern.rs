@@ -1,5 +1,5 @@
-//! A modern client (2026-07-28): every request describes itself, nothing is remembered between two of them, and
-//! the server's questions come as an answer that asks for input.
+//! A modern client (2026-07-28): every request describes itself, nothing is remembered between two
+//! of them, and the server's questions come as an answer that asks for input.
 
 mod translate;
 
@@ -52,7 +52,8 @@ impl InvalidRequest {
         }
     }
 
-    /// The body of the refusal. Where no id could be read there is none: null would be no id of this era.
+    /// The body of the refusal. Where no id could be read there is none: null would be no id of
+    /// this era.
     pub fn body(&self, id: Option<&[u8]>) -> Bytes {
         let (text, data) = match self {
             Self::NotJsonRpc => ("the member `jsonrpc` must be \"2.0\"".to_owned(), None),
@@ -207,7 +208,8 @@ pub fn lower_reply(id: &[u8], message: &Message, era: Era, method: Method, serve
     }
 }
 
-/// The URLs that a legacy server wants visited before it is called again, as questions; `None` for any other answer.
+/// The URLs that a legacy server wants visited before it is called again, as questions; `None` for
+/// any other answer.
 pub fn urls_first(message: &Message, era: Era) -> Option<Vec<Message>> {
     match era {
         Era::Legacy => translate::urls_first(message.raw(Member::Error)?),

@@ -1,4 +1,5 @@
-//! One client on a stream of lines: which era it speaks, what is refused at once, and whose answer a line is.
+//! One client on a stream of lines: which era it speaks, what is refused at once, and whose answer
+//! a line is.
 //!
 //! The machine reads a client's lines and decides where each goes: to the one session of a legacy
 //! client, or to a modern request of its own. Answers are gathered as lines for the client's
@@ -177,7 +178,8 @@ impl LineClient {
         !self.outgoing.is_empty()
     }
 
-    /// Exchanges an empty buffer for everything that waits to be written. What was taken before is written now.
+    /// Exchanges an empty buffer for everything that waits to be written. What was taken before is
+    /// written now.
     pub fn take_outgoing(&mut self, empty: BytesMut) -> BytesMut {
         self.outgoing.take(empty)
     }
@@ -348,7 +350,8 @@ impl LineClient {
     pub fn handle_answered_at_once(&mut self, now: Moment, request_bytes: usize, line: &Bytes) {
         match self.state {
             _ if self.ended => {}
-            // The request was to open the session: there will be no other answer by which its client could go on.
+            // The request was to open the session: there will be no other answer by which its
+            // client could go on.
             ClientState::Opening(_) => self.handle_open_refused(now, line, request_bytes),
             ClientState::Undecided | ClientState::Legacy | ClientState::Modern => {
                 self.load.remove(request_bytes);
@@ -367,8 +370,8 @@ impl LineClient {
     }
 }
 
-/// A line of its own: it is a part of the buffer it was read into, which one that waits would keep alive as a whole.
-/// A large one nearly fills its buffer.
+/// A line of its own: it is a part of the buffer it was read into, which one that waits would keep
+/// alive as a whole. A large one nearly fills its buffer.
 fn apart(line: Bytes) -> Bytes {
     const LARGE: usize = 1 << 20;
     if line.len() < LARGE {

@@ -1,7 +1,8 @@
-//! What waits to be sent to a remote server: the lines that the multiplexer has written, one by one, and what each is.
+//! What waits to be sent to a remote server: the lines that the multiplexer has written, one by
+//! one, and what each is.
 //!
-//! A client's call that goes out in its own words was read when it came in; it is not read a second time to learn
-//! what it is. Everything else is rare, and is read here.
+//! A client's call that goes out in its own words was read when it came in; it is not read a second
+//! time to learn what it is. Everything else is rare, and is read here.
 
 use std::collections::VecDeque;
 
@@ -31,7 +32,8 @@ pub(crate) struct KnownLine {
     pub(crate) message_info: MessageInfo,
 }
 
-/// Everything that has gathered: an iterator over its lines, in the order in which they were written.
+/// Everything that has gathered: an iterator over its lines, in the order in which they were
+/// written.
 #[derive(Debug, Default)]
 pub struct PostBatch {
     lines: Bytes,

@@ -71,7 +71,8 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
         spans: Spans::default(),
     };
     let envelope = scanner.envelope();
-    // Outside of strings JSON is ASCII, and most of it is inside too: then there is nothing more to look at.
+    // Outside of strings JSON is ASCII, and most of it is inside too: then there is nothing more to
+    // look at.
     if (scanner.beyond_ascii || envelope.is_err()) && std::str::from_utf8(&bytes).is_err() {
         return Err(ScanError::NotUtf8);
     }
@@ -239,8 +240,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Reads a key, and gives the member it names. It may be written with escapes (`"\u0069d"`): servers read that as the
-    /// plain key, so we do too.
+    /// Reads a key, and gives the member it names. It may be written with escapes (`"\u0069d"`):
+    /// servers read that as the plain key, so we do too.
     #[inline]
     fn member(&mut self, container: Container) -> Result<Option<Member>, ScanError> {
         let start = self.at;
@@ -401,7 +402,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Passes over what needs no look in a string: everything up to the next quote, backslash or control character.
+    /// Passes over what needs no look in a string: everything up to the next quote, backslash or
+    /// control character.
     #[inline]
     fn pass_plain(&mut self) {
         let mut words = 0;
@@ -428,8 +430,9 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The same for a long string, by searches that use vector instructions: for its end, then for control characters and
-    /// for what is beyond ASCII while that part is still in the nearest cache.
+    /// The same for a long string, by searches that use vector instructions: for its end, then for
+    /// control characters and for what is beyond ASCII while that part is still in the nearest
+    /// cache.
     fn pass_plain_blocks(&mut self) {
         const BLOCK: usize = 8 << 10;
         for block in self.rest().chunks(BLOCK) {
@@ -481,8 +484,9 @@ fn is_special(byte: u8) -> bool {
 const LOW_BITS: u64 = u64::from_ne_bytes([0x01; 8]);
 const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
 
-/// The same for eight bytes at once: the lowest high bit that is set belongs to the first special byte. (Subtracting borrows
-/// from the next byte only if this one was small enough, so that what is wrong can only be above what is right.)
+/// The same for eight bytes at once: the lowest high bit that is set belongs to the first special
+/// byte. (Subtracting borrows from the next byte only if this one was small enough, so that what is
+/// wrong can only be above what is right.)
 fn special_bytes(word: u64) -> u64 {
     let below = |word: u64, limit: u8| word.wrapping_sub(LOW_BITS * u64::from(limit)) & !word & HIGH_BITS;
     let is = |byte: u8| below(word ^ (LOW_BITS * u64::from(byte)), 1);

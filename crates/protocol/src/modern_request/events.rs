@@ -1,11 +1,12 @@
-//! The events of a modern request that wait to be read. This era has no event ids: what is dropped is lost.
+//! The events of a modern request that wait to be read. This era has no event ids: what is dropped
+//! is lost.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-/// Events that may wait for a client that reads slowly, and their bytes. Older ones go first; the newest and the answer
-/// always stay.
+/// Events that may wait for a client that reads slowly, and their bytes. Older ones go first; the
+/// newest and the answer always stay.
 const MAX_EVENTS: usize = 1024;
 const MAX_EVENT_BYTES: usize = 4 << 20;
 

@@ -50,7 +50,8 @@ pub(super) struct Listening {
     awaited: BTreeSet<CallKey>,
     honoured: BTreeSet<ListenFilter>,
     acknowledged: bool,
-    /// What is being found out about tasks, by the call that asks. `true`: it has changed again since.
+    /// What is being found out about tasks, by the call that asks. `true`: it has changed again
+    /// since.
     looking: BTreeMap<CallKey, (String, bool)>,
     next_call: u64,
 }
@@ -160,8 +161,8 @@ impl Listening {
         ListenStep::event(self.acknowledge(id))
     }
 
-    /// Handles a notification of the server. A legacy server only names a task that has changed. The client is to know
-    /// everything, so the server is asked for it, for one change at a time.
+    /// Handles a notification of the server. A legacy server only names a task that has changed.
+    /// The client is to know everything, so the server is asked for it, for one change at a time.
     pub(super) fn handle_notice(&mut self, session: SessionKey, notice: &Message, id: &[u8]) -> ListenStep {
         if notice.method() != Method::TasksStatus {
             return ListenStep::event(self.wants(notice).then(|| tagged(notice, id)));
@@ -214,7 +215,8 @@ impl Listening {
             .any(|filter| matches!(filter, ListenFilter::Task(_)))
     }
 
-    /// Returns the first event of the stream, which names what will be sent, as soon as all of it is known.
+    /// Returns the first event of the stream, which names what will be sent, as soon as all of it
+    /// is known.
     fn acknowledge(&mut self, id: &[u8]) -> Option<Bytes> {
         if self.acknowledged || !self.awaited.is_empty() {
             return None;

@@ -43,7 +43,8 @@ impl ModernRequest {
         true
     }
 
-    /// The client has answered about URLs: when all have been visited the call is sent anew, and never when not.
+    /// The client has answered about URLs: when all have been visited the call is sent anew, and
+    /// never when not.
     pub(super) fn end_url_elicitation(&mut self, visited: bool) -> Option<Ask> {
         if !visited {
             self.conclude(if self.original.method() == Method::ToolsCall {

@@ -1,11 +1,12 @@
-//! Calls that no client waits for any more and that the server has not answered: cancelled, timed out, or of a session
-//! that has ended.
+//! Calls that no client waits for any more and that the server has not answered: cancelled, timed
+//! out, or of a session that has ended.
 //!
-//! Few servers stop when they read `notifications/cancelled`, and most never answer the cancelled call. The server may ask
-//! or log because of it at any later time. So an abandoned call belongs to its principal until the server answers it or the
-//! link ends, and what could be about it reaches no other principal. The number of these calls is limited: beyond it
-//! the oldest is kept only as a mark on its principal, and beyond the limit of marks only as work of an unknown
-//! principal, which excludes every principal.
+//! Few servers stop when they read `notifications/cancelled`, and most never answer the cancelled
+//! call. The server may ask or log because of it at any later time. So an abandoned call belongs to
+//! its principal until the server answers it or the link ends, and what could be about it reaches
+//! no other principal. The number of these calls is limited: beyond it the oldest is kept only as a
+//! mark on its principal, and beyond the limit of marks only as work of an unknown principal, which
+//! excludes every principal.
 
 use std::collections::BTreeMap;
 
@@ -144,7 +145,8 @@ impl Abandoned {
         owners.next().is_none().then_some(first)
     }
 
-    /// Returns the only session whose abandoned calls may have caused it, as far as they are still known.
+    /// Returns the only session whose abandoned calls may have caused it, as far as they are still
+    /// known.
     pub(super) fn sole_session(&self, matter: Matter) -> Option<SessionKey> {
         let marked = self.owners.values().any(|owned| owned.marked);
         let mut sessions = self

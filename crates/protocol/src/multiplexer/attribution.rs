@@ -1,5 +1,5 @@
-//! Attribution: which session a question or log line without an origin is for. The module doc of the
-//! multiplexer has the rule.
+//! Attribution: which session a question or log line without an origin is for. The module doc of
+//! the multiplexer has the rule.
 
 use crate::backend_face::WireId;
 use crate::exchange::{Principal, SessionKey};
@@ -25,7 +25,8 @@ pub(super) struct Attribution {
     pub(super) suspended: Suspended,
     pub(super) unattributed: Unattributed,
     users: Users,
-    /// The server has asked a question at some time: attribution needs one asking session at a time.
+    /// The server has asked a question at some time: attribution needs one asking session at a
+    /// time.
     has_asked: bool,
     /// The principal that the instance belongs to since then.
     owner: Option<Principal>,
@@ -34,7 +35,8 @@ pub(super) struct Attribution {
     last_notifier: Option<SessionKey>,
 }
 
-/// The principals that have used a link. What the server sends outside any call may be about what any of them did.
+/// The principals that have used a link. What the server sends outside any call may be about what
+/// any of them did.
 #[derive(Debug, Default)]
 enum Users {
     #[default]
@@ -85,8 +87,9 @@ impl Attribution {
         self.last_notifier = Some(session);
     }
 
-    /// The server has asked something without an origin, which was attributed to this session if to any. At the first time
-    /// the instance becomes that session's principal's, or that of a session that may have been meant.
+    /// The server has asked something without an origin, which was attributed to this session if to
+    /// any. At the first time the instance becomes that session's principal's, or that of a session
+    /// that may have been meant.
     pub(super) fn handle_question(&mut self, found: Option<Origin>, ledger: &Ledger) {
         if std::mem::replace(&mut self.has_asked, true) {
             return;
@@ -102,7 +105,8 @@ impl Attribution {
         self.owner = asked.map(|entry| entry.principal().clone());
     }
 
-    /// No client waits for a call any more that the server may go on with: it stays its principal's.
+    /// No client waits for a call any more that the server may go on with: it stays its
+    /// principal's.
     pub(super) fn abandon(&mut self, id: WireId, call: &InFlight, ledger: &mut Ledger, link: &Link) {
         // Where everything about a call comes in its HTTP exchange, that has ended.
         if link.carrier() == Carrier::Posts && link.face().is_silent_after_exchange() {
@@ -238,16 +242,16 @@ impl Attribution {
         self.sole_notified(ledger).map(|session| (session, None))
     }
 
-    /// Returns whether a log line that is about no known call may go to every session: no call runs, and all sessions are
-    /// of the only principal that has used the link.
+    /// Returns whether a log line that is about no known call may go to every session: no call
+    /// runs, and all sessions are of the only principal that has used the link.
     pub(super) fn may_log_to_all(&self, ledger: &Ledger) -> bool {
         let is_quiet = ledger.sessions.busy() == 0 && !self.suspended.is_any();
         let first = ledger.sessions.iter().next();
         is_quiet && first.is_some_and(|(session, _)| self.is_only_user(session, ledger))
     }
 
-    /// Returns the session for what the server sends because of an abandoned call: the call's own, or else the only one
-    /// that its principal has.
+    /// Returns the session for what the server sends because of an abandoned call: the call's own,
+    /// or else the only one that its principal has.
     fn abandoning_session(&self, matter: Matter, ledger: &Ledger) -> Option<SessionKey> {
         let own = self.abandoned.sole_session(matter);
         if let Some(session) = own.filter(|session| ledger.sessions.contains(*session)) {
@@ -262,8 +266,8 @@ impl Attribution {
         )
     }
 
-    /// Returns whether a call of another principal than this session's may have caused it: one in flight, one that
-    /// is suspended, or one that was abandoned.
+    /// Returns whether a call of another principal than this session's may have caused it: one in
+    /// flight, one that is suspended, or one that was abandoned.
     pub(super) fn may_be_of_another_principal(
         &self,
         session: SessionKey,
@@ -290,7 +294,8 @@ impl Attribution {
         sole(ledger.sessions.notified()).filter(|session| self.is_only_user(*session, ledger))
     }
 
-    /// Returns the only principal that everything the server sends is for, if any is there. An error: it could be several.
+    /// Returns the only principal that everything the server sends is for, if any is there. An
+    /// error: it could be several.
     pub(super) fn sole_principal(&self, ledger: &Ledger) -> Result<Option<Principal>, SeveralPrincipals> {
         let mut principals = ledger.sessions.iter().map(|(_, entry)| entry.principal());
         let first = principals.next();
@@ -309,8 +314,8 @@ impl Attribution {
         }
     }
 
-    /// Returns whether a question that several sessions' calls may have caused can be held: the sessions are of one
-    /// principal, and one of them is not waiting for an answer yet.
+    /// Returns whether a question that several sessions' calls may have caused can be held: the
+    /// sessions are of one principal, and one of them is not waiting for an answer yet.
     pub(super) fn can_hold(&self, ledger: &Ledger) -> bool {
         let mut asking = ledger.sessions.iter().filter(|(_, entry)| entry.is_asking());
         asking
@@ -318,7 +323,8 @@ impl Attribution {
             .is_some_and(|(session, _)| !self.may_be_of_another_principal(session, Matter::Question, ledger))
     }
 
-    /// Returns what is to become of the questions that are held, after a session's calls have ended.
+    /// Returns what is to become of the questions that are held, after a session's calls have
+    /// ended.
     pub(super) fn resolution(&self, ledger: &Ledger) -> Resolution {
         match ledger.sessions.asking() {
             0 if self.abandoned.is_empty() => Resolution::Refuse,

@@ -1,13 +1,14 @@
-//! The time limits of one call in flight. Every sign that the server works on the call begins its time anew, up to a horizon
-//! that progress cannot move.
+//! The time limits of one call in flight. Every sign that the server works on the call begins its
+//! time anew, up to a horizon that progress cannot move.
 
 use super::limits::Limits;
 use crate::exchange::Failure;
 use crate::method::Method;
 use crate::time::{Moment, earliest};
 
-/// The timer. `start` begins it with the call; `extend`, `restart` and `wait_for_client` move the deadline by what happens to
-/// the call. The coordinator asks `is_late` and `take_patience` at `next_deadline`.
+/// The timer. `start` begins it with the call; `extend`, `restart` and `wait_for_client` move the
+/// deadline by what happens to the call. The coordinator asks `is_late` and `take_patience` at
+/// `next_deadline`.
 #[derive(Debug)]
 pub(super) struct CallTimer {
     /// The client reads events while it waits: this decides which time limit holds.
@@ -85,8 +86,8 @@ impl CallTimer {
         self.horizon = now.after(limits.longest_call(self.reads_events));
     }
 
-    /// The client has until this moment to answer a question. People think slowly, and the server is not to blame: it
-    /// waits too.
+    /// The client has until this moment to answer a question. People think slowly, and the server
+    /// is not to blame: it waits too.
     pub(super) fn wait_for_client(&mut self, until: Moment, limits: &Limits) {
         self.deadline = until.after(limits.call_timeout(self.reads_events));
     }

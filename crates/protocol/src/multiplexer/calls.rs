@@ -101,8 +101,8 @@ impl Multiplexer {
                 }))
     }
 
-    /// Sends what has waited, in order, as far as the rules allow. A call that waits its turn holds up only those
-    /// that have to take turns.
+    /// Sends what has waited, in order, as far as the rules allow. A call that waits its turn holds
+    /// up only those that have to take turns.
     pub(super) fn admit(&mut self, now: Moment) {
         if !self.is_ready() {
             return;
@@ -271,8 +271,8 @@ impl Multiplexer {
         self.tools.set_policy(policy);
     }
 
-    /// Returns the number of tools that clients are shown, if a client was given the whole list since the tools last
-    /// changed.
+    /// Returns the number of tools that clients are shown, if a client was given the whole list
+    /// since the tools last changed.
     pub fn number_of_shown_tools(&self) -> Option<usize> {
         self.tools.shown()
     }
@@ -288,7 +288,8 @@ impl Multiplexer {
         self.tools.mirror_arguments();
     }
 
-    /// Checks that the headers of a call agree with its arguments, as far as its tool is known. The error is a text for users.
+    /// Checks that the headers of a call agree with its arguments, as far as its tool is known. The
+    /// error is a text for users.
     pub fn check_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
         self.tools.check_mirrored(message, params)
     }
@@ -320,8 +321,8 @@ impl Multiplexer {
         }
     }
 
-    /// Sends a call once more whose headers the server has refused, after the list of tools was read anew. Returns whether
-    /// the answer was such a refusal.
+    /// Sends a call once more whose headers the server has refused, after the list of tools was
+    /// read anew. Returns whether the answer was such a refusal.
     pub(super) fn refresh_tools(&mut self, now: Moment, id: WireId, message: &Message) -> bool {
         let full = self.ledger.waiting.len() >= self.ledger.limits.waiting;
         let call = self.ledger.call(id);

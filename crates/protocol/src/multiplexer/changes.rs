@@ -28,7 +28,8 @@ impl Multiplexer {
         self.listen.sync(wanted, &mut self.ledger, &self.link);
     }
 
-    /// The server has acknowledged a listen: clients that wait for a subscription learn what became of it.
+    /// The server has acknowledged a listen: clients that wait for a subscription learn what became
+    /// of it.
     pub(super) fn handle_listening(&mut self, now: Moment, id: Option<WireId>, message: &Message) {
         let acknowledged = id.and_then(|id| self.listen.handle_acknowledged(id, message, &mut self.ledger));
         let Some(acknowledged) = acknowledged else {
@@ -150,8 +151,8 @@ impl Multiplexer {
         }
     }
 
-    /// Tells an update to the sessions that subscribed to its resource, or to the only session if no other principal
-    /// has used the link.
+    /// Tells an update to the sessions that subscribed to its resource, or to the only session if
+    /// no other principal has used the link.
     pub(super) fn handle_updated(&mut self, message: &Message) {
         if self.attribution.sole_notified(&self.ledger).is_some() {
             return self.tell_all(message);
@@ -177,8 +178,8 @@ impl Multiplexer {
         }
     }
 
-    /// Sends a log line to the session whose call it is about. If that cannot be known it goes to every session while no
-    /// call runs and all are one principal's, and otherwise to none.
+    /// Sends a log line to the session whose call it is about. If that cannot be known it goes to
+    /// every session while no call runs and all are one principal's, and otherwise to none.
     pub(super) fn handle_log(&mut self, now: Moment, message: &Message, origin: Option<WireId>) {
         if self.task_log(now, message) {
             return;

@@ -55,7 +55,8 @@ impl Multiplexer {
             }
         }
         let call = self.ledger.take_call(id)?;
-        // The client's notification may be long; ours is not, so that a cancellation can always be sent.
+        // The client's notification may be long; ours is not, so that a cancellation can always be
+        // sent.
         let notification = message.filter(|message| self.ledger.has_room(message.len()));
         write_cancel(self.ledger.outgoing.end(), notification, id, reason);
         self.detach_questions(id, &call);
@@ -111,9 +112,9 @@ impl Multiplexer {
         });
     }
 
-    /// A client has cancelled a call that had taken long. A server that hangs must be noticed even if
-    /// its clients cancel before Rialto's time limit. So it must show activity within the time of
-    /// the call.
+    /// A client has cancelled a call that had taken long. A server that hangs must be noticed even
+    /// if its clients cancel before Rialto's time limit. So it must show activity within the time
+    /// of the call.
     fn check_liveness_after(&mut self, now: Moment, id: WireId, call: Option<&InFlight>) {
         if let Some(call) = call
             && call.timer.stream_at().is_none()

@@ -38,9 +38,9 @@ impl Multiplexer {
         }
     }
 
-    /// Asks a server that has not answered `call` in time whether it still lives: if it writes nothing at all, it is
-    /// given up, at the earliest when the call's own time limit `limit` has passed. A server that waits for a
-    /// client's answer itself has a reason to be quiet.
+    /// Asks a server that has not answered `call` in time whether it still lives: if it writes
+    /// nothing at all, it is given up, at the earliest when the call's own time limit `limit` has
+    /// passed. A server that waits for a client's answer itself has a reason to be quiet.
     pub(super) fn check_liveness(&mut self, now: Moment, call: WireId, limit: Moment) {
         // Over POSTs each request has an exchange of its own: there is no pipe that could be stuck.
         if self.link.carrier() != Carrier::Pipe || !self.ledger.questions.is_empty() {
@@ -76,9 +76,9 @@ impl Multiplexer {
         self.ledger.outputs.push(Output::Replace { why: owed.why() });
     }
 
-    /// Returns when to look again if the server may be silent because of a call that was sent before the one it
-    /// owes, and that is still within its time limit: a server may do one call at a time, and answer no ping
-    /// meanwhile.
+    /// Returns when to look again if the server may be silent because of a call that was sent
+    /// before the one it owes, and that is still within its time limit: a server may do one call at
+    /// a time, and answer no ping meanwhile.
     fn busy_until(&self, owed: Owed) -> Option<Moment> {
         let Owed::Call(id) = owed else { return None };
         let older = self.ledger.calls().take_while(|(older, _)| *older < id);

@@ -1,4 +1,5 @@
-//! Questions that are not put to a client as they come: those of a round, and those for roots that no call carries.
+//! Questions that are not put to a client as they come: those of a round, and those for roots that
+//! no call carries.
 
 use std::collections::VecDeque;
 
@@ -21,8 +22,8 @@ use crate::version::{Era, QuestionStyle};
 impl Multiplexer {
     // Rounds.
 
-    /// Begins a round if the server asks by its answer and the client must be asked by requests. A client that is asked in
-    /// the server's own way gets the answer as it is.
+    /// Begins a round if the server asks by its answer and the client must be asked by requests. A
+    /// client that is asked in the server's own way gets the answer as it is.
     pub(super) fn begin_round(&mut self, now: Moment, id: WireId, message: &Message) -> bool {
         match self.link.face().questions() {
             QuestionStyle::Requests => return false,
@@ -144,7 +145,8 @@ impl Multiplexer {
         }
     }
 
-    /// Withdraws the questions of a round or a polled task. What a server asked by a request it still waits for.
+    /// Withdraws the questions of a round or a polled task. What a server asked by a request it
+    /// still waits for.
     pub(super) fn withdraw_round(&mut self, id: WireId) {
         let of_round =
             |open: &OpenQuestion| open.wire == Some(id) && !matches!(open.origin, QuestionOrigin::Server(_));
@@ -161,7 +163,8 @@ impl Multiplexer {
 
     // Roots.
 
-    /// Sets the roots for a server that asks when no client can be asked. None at all: there is nothing to answer with.
+    /// Sets the roots for a server that asks when no client can be asked. None at all: there is
+    /// nothing to answer with.
     pub fn offer_roots(&mut self, uris: &[String]) {
         self.roots.configure(uris);
     }
@@ -192,8 +195,8 @@ impl Multiplexer {
         true
     }
 
-    /// Returns whether the question can be put to a client now: one that is asked by requests always can be, another in a
-    /// call that may ask.
+    /// Returns whether the question can be put to a client now: one that is asked by requests
+    /// always can be, another in a call that may ask.
     fn has_carrier(&self) -> bool {
         let is_asked_by_requests = |session: SessionKey| {
             let entry = self.ledger.sessions.get(session);
@@ -212,7 +215,8 @@ impl Multiplexer {
         }
     }
 
-    /// Returns whether a client that is asked by results can be asked for roots because of this call.
+    /// Returns whether a client that is asked by results can be asked for roots because of this
+    /// call.
     fn can_carry_roots(&self, session: SessionKey, method: Method, era: Era) -> bool {
         era.questions() == QuestionStyle::Results
             && method.may_ask()
@@ -226,7 +230,8 @@ impl Multiplexer {
         self.roots.take_for(self.ledger.principal(session))
     }
 
-    /// Puts the questions for roots that wait to a client, before its call is sent. Returns whether there were any.
+    /// Puts the questions for roots that wait to a client, before its call is sent. Returns whether
+    /// there were any.
     pub(super) fn ask_roots_first(&mut self, now: Moment, call: &Call) -> bool {
         if self.roots.open() == 0 || !self.can_carry_roots(call.session, call.message.method(), call.era) {
             return false;
@@ -239,8 +244,8 @@ impl Multiplexer {
         any
     }
 
-    /// The same for a call that waited for something else and has just been sent: it carries the questions from now on.
-    /// The server may well answer the call only when it has its roots.
+    /// The same for a call that waited for something else and has just been sent: it carries the
+    /// questions from now on. The server may well answer the call only when it has its roots.
     pub(super) fn ask_roots_with(&mut self, now: Moment, id: WireId) {
         if self.roots.open() == 0 {
             return;
@@ -267,7 +272,8 @@ impl Multiplexer {
         waiting.asked_first && self.ledger.questions.has_any(waiting.call.session)
     }
 
-    /// A client did not answer what it was asked first: it may not be there any more, and its call is not begun.
+    /// A client did not answer what it was asked first: it may not be there any more, and its call
+    /// is not begun.
     pub(super) fn fail_asked(&mut self, session: SessionKey, why: &'static str) {
         let asked = self
             .ledger
@@ -278,7 +284,8 @@ impl Multiplexer {
         }
     }
 
-    /// Keeps what a client answered of its roots for the next time, unless it can be asked at any time.
+    /// Keeps what a client answered of its roots for the next time, unless it can be asked at any
+    /// time.
     pub(super) fn note_roots(&mut self, open: &OpenQuestion, message: &Message) {
         let Some(entry) = self.ledger.sessions.get(open.session) else {
             return;

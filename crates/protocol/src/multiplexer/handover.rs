@@ -1,10 +1,11 @@
 //! Sessions that leave an instance for another one of the same server.
 //!
-//! Once a legacy server has asked a question that carries no origin, principals no longer share its instance
-//! ([`Multiplexer::suits`]). The sessions of other principals that are open on it leave, each to an instance of its own
-//! principal. A session takes along its subscriptions, its log level, and its calls that were not sent. It stays while the
-//! instance has something that no other instance could give it: a call or question that is open, an opening that is not
-//! answered, or a task of its principal.
+//! Once a legacy server has asked a question that carries no origin, principals no longer share its
+//! instance ([`Multiplexer::suits`]). The sessions of other principals that are open on it leave,
+//! each to an instance of its own principal. A session takes along its subscriptions, its log
+//! level, and its calls that were not sent. It stays while the instance has something that no other
+//! instance could give it: a call or question that is open, an opening that is not answered, or a
+//! task of its principal.
 //!
 //! The new instance makes the handshake with its server, subscribes the session, sets its log
 //! level, and has its client look again at every list that may differ.
@@ -34,12 +35,14 @@ pub struct Handover {
 }
 
 impl Multiplexer {
-    /// Returns whether the instance belongs to one principal, so that a session of another one may have to leave.
+    /// Returns whether the instance belongs to one principal, so that a session of another one may
+    /// have to leave.
     pub fn is_owned(&self) -> bool {
         self.attribution.is_owned()
     }
 
-    /// Returns the client of a session that is to leave: the instance is another principal's, and has nothing left for it.
+    /// Returns the client of a session that is to leave: the instance is another principal's, and
+    /// has nothing left for it.
     pub fn leaving_client(&self, session: SessionKey) -> Option<LeavingClient> {
         let entry = self.ledger.sessions.get(session)?;
         let principal = &entry.client.principal;
@@ -56,7 +59,8 @@ impl Multiplexer {
         waiting.any(|waiting| waiting.call.session == session)
     }
 
-    /// Returns whether the session waits for its opening, or has a call or question that the server knows.
+    /// Returns whether the session waits for its opening, or has a call or question that the server
+    /// knows.
     fn is_busy_with(&self, session: SessionKey) -> bool {
         let (mut calls, mut pending_opens) = (self.ledger.calls(), self.ledger.pending_opens.iter());
         calls.any(|(_, call)| call.session == session)
@@ -64,7 +68,8 @@ impl Multiplexer {
             || self.ledger.questions.has_any(session)
     }
 
-    /// Releases a session that is to leave. Returns what it takes along, or `None` if it is to stay.
+    /// Releases a session that is to leave. Returns what it takes along, or `None` if it is to
+    /// stay.
     pub fn hand_over(&mut self, now: Moment, session: SessionKey) -> Option<Handover> {
         self.leaving_client(session)?;
         let waiting = self.ledger.waiting.take_of(session, |_| true);
@@ -94,8 +99,8 @@ impl Multiplexer {
         }
     }
 
-    /// Takes over what the session has brought along. Returns whether the session is still there; if it has ended meanwhile,
-    /// its calls are dropped.
+    /// Takes over what the session has brought along. Returns whether the session is still there;
+    /// if it has ended meanwhile, its calls are dropped.
     pub fn take_over(&mut self, now: Moment, session: SessionKey, handover: Handover) -> bool {
         let Handover { state, waiting } = handover;
         if !self.ledger.sessions.contains(session) {

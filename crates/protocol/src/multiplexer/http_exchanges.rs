@@ -1,8 +1,8 @@
 //! A server that is reached by POSTs instead of a pipe.
 //!
-//! Each request has an exchange of its own there. What comes back on it is known to be about that request, so
-//! sessions need not be asked one after the other; and one exchange may fail, be handed back, or find that the server has
-//! forgotten its session, while the others go on.
+//! Each request has an exchange of its own there. What comes back on it is known to be about that
+//! request, so sessions need not be asked one after the other; and one exchange may fail, be handed
+//! back, or find that the server has forgotten its session, while the others go on.
 
 use std::sync::Arc;
 
@@ -98,8 +98,8 @@ impl Multiplexer {
         }
     }
 
-    /// The server has not begun this request because it does not know the session: it waits for another one, unless
-    /// that has been tried often enough.
+    /// The server has not begun this request because it does not know the session: it waits for
+    /// another one, unless that has been tried often enough.
     pub fn handle_forgotten(&mut self, now: Moment, id: WireId) {
         if let Some(call) = self.ledger.call_mut(id) {
             call.past.forgotten += 1;

@@ -1,7 +1,8 @@
 //! The ledger of one instance: its sessions, the calls that wait or are in flight, the questions
 //! without an answer, what is to be sent and reported, and the limits for all of these.
 //!
-//! Every machine of the multiplexer works on the ledger through a `&mut Ledger` that its caller lends it.
+//! Every machine of the multiplexer works on the ledger through a `&mut Ledger` that its caller
+//! lends it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -234,7 +235,8 @@ impl Ledger {
         self.pending.values_mut().filter_map(Pending::as_call_mut)
     }
 
-    /// A question is put to a call's client, which has until `deadline` to answer. Returns the client's key of the call.
+    /// A question is put to a call's client, which has until `deadline` to answer. Returns the
+    /// client's key of the call.
     pub(super) fn open_question(&mut self, deadline: Moment, id: WireId) -> Option<CallKey> {
         let call = self.pending.get_mut(&id)?.as_call_mut()?;
         call.asking.open();
@@ -242,7 +244,8 @@ impl Ledger {
         Some(call.call)
     }
 
-    /// A question of a call is answered or withdrawn. Returns whether it was the last: the call's time begins anew.
+    /// A question of a call is answered or withdrawn. Returns whether it was the last: the call's
+    /// time begins anew.
     pub(super) fn close_question(&mut self, now: Moment, id: WireId) -> bool {
         let Some(call) = self.pending.get_mut(&id).and_then(Pending::as_call_mut) else {
             return false;

@@ -8,8 +8,8 @@ use crate::method::Method;
 /// How much and how long.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Silence after which a call has failed whose client gets nothing but the answer. Progress and log lines of the call
-    /// start it anew, up to [`Limits::MAX_EXTENSIONS`] times.
+    /// Silence after which a call has failed whose client gets nothing but the answer. Progress and
+    /// log lines of the call start it anew, up to [`Limits::MAX_EXTENSIONS`] times.
     pub request_timeout: Duration,
     /// The same for a call whose client reads events.
     pub stream_timeout: Duration,
@@ -33,8 +33,8 @@ pub struct Limits {
     pub subscriptions: usize,
     /// Tasks that are remembered with their owner.
     pub tasks: usize,
-    /// Calls that may be kept which no client waits for any more and the server has not answered, and as many principals
-    /// whose older ones were forgotten.
+    /// Calls that may be kept which no client waits for any more and the server has not answered,
+    /// and as many principals whose older ones were forgotten.
     pub abandoned: usize,
     /// Bytes that may wait to be written to the server.
     pub outgoing_bytes: usize,
@@ -51,7 +51,8 @@ impl Limits {
     /// The longest that a server may take to answer a ping of ours.
     const LONGEST_PING: Duration = Duration::from_secs(30);
 
-    /// A line that is too long to be kept and goes on beyond this many bytes is taken for one without end.
+    /// A line that is too long to be kept and goes on beyond this many bytes is taken for one
+    /// without end.
     const ENDLESS: u64 = 256 << 20;
 
     /// Returns the silence after which a call has failed.
@@ -63,8 +64,9 @@ impl Limits {
         }
     }
 
-    /// Returns how long the first answer to a call may take. That to a request for a task's outcome may take as long as any
-    /// other call with progress. `is_for_listen`: Rialto makes it for a listen.
+    /// Returns how long the first answer to a call may take. That to a request for a task's outcome
+    /// may take as long as any other call with progress. `is_for_listen`: Rialto makes it for a
+    /// listen.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "only the outcome of a task takes as long as the task"
@@ -121,7 +123,8 @@ impl Limits {
             .max(Self::ENDLESS)
     }
 
-    /// How long a call waits for its turn while the server works for another principal, or waits for that one's answer.
+    /// How long a call waits for its turn while the server works for another principal, or waits
+    /// for that one's answer.
     pub const OCCUPIED_WAIT: Duration = Duration::from_secs(5);
 
     /// A message of up to this many bytes is not counted by its bytes.

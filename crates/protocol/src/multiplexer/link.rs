@@ -31,7 +31,8 @@ use super::state::Pending;
 /// How messages travel to the server and back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Carrier {
-    /// One stream each way: what the server sends carries no origin, and if it ends everything ends.
+    /// One stream each way: what the server sends carries no origin, and if it ends everything
+    /// ends.
     #[default]
     Pipe,
     /// A POST for each message.
@@ -123,7 +124,8 @@ impl Link {
         self.initializes_at_start
     }
 
-    /// Takes note that sessions come from another instance: after the next handshake their state is replayed.
+    /// Takes note that sessions come from another instance: after the next handshake their state is
+    /// replayed.
     pub(super) fn expect_sessions(&mut self) {
         self.opened_before = true;
     }
@@ -151,7 +153,8 @@ impl Link {
         self.is_up() && self.face.server_info().is_some()
     }
 
-    /// Returns whether the server has answered a first message on this link, with a result or a refusal.
+    /// Returns whether the server has answered a first message on this link, with a result or a
+    /// refusal.
     pub(super) fn is_answered(&self) -> bool {
         self.is_up() && self.negotiation.is_answered()
     }
@@ -237,8 +240,8 @@ impl Link {
 
     // Small messages to the server.
 
-    /// Refuses a request of the server. There is always room for it: a request that came when there was none
-    /// was not taken at all, and the number of those taken is limited.
+    /// Refuses a request of the server. There is always room for it: a request that came when there
+    /// was none was not taken at all, and the number of those taken is limited.
     pub(super) fn refuse(&self, id: &[u8], code: i32, text: &str, ledger: &mut Ledger) {
         self.face.write_refusal(ledger.outgoing.end(), id, code, text);
         ledger.note_work();
@@ -262,8 +265,8 @@ impl Link {
         }
     }
 
-    /// No client waits for the answer to a request of Rialto's own any more. Over POSTs a task still carries it, and would
-    /// for as long as the server likes.
+    /// No client waits for the answer to a request of Rialto's own any more. Over POSTs a task
+    /// still carries it, and would for as long as the server likes.
     pub(super) fn call_off(&self, id: WireId, ledger: &mut Ledger) {
         let is_ours = matches!(
             ledger.pending(id),
@@ -322,8 +325,8 @@ impl Link {
         self.face.abandon(era);
     }
 
-    /// The first message of an era did not reach the server, or has no answer. Returns whether another
-    /// one is still under way.
+    /// The first message of an era did not reach the server, or has no answer. Returns whether
+    /// another one is still under way.
     pub(super) fn handle_unsent(&mut self, era: Era) -> bool {
         self.negotiation.handle_unsent(era);
         self.negotiation.is_open()
@@ -340,7 +343,8 @@ impl Link {
         self.face.forget_initialize();
     }
 
-    /// Sends `notifications/initialized` if the server still waits for it. Returns whether it was sent.
+    /// Sends `notifications/initialized` if the server still waits for it. Returns whether it was
+    /// sent.
     pub(super) fn confirm(&mut self, notification: Option<&Message>, ledger: &mut Ledger) -> bool {
         self.face.confirm(notification, ledger.outgoing.end())
     }

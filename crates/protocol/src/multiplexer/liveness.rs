@@ -18,8 +18,8 @@ use crate::time::{Moment, earliest};
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
     expected: Option<ExpectedReply>,
-    /// The first request that was sent after the server last wrote something, on stdout or stderr, or
-    /// was last given an answer.
+    /// The first request that was sent after the server last wrote something, on stdout or stderr,
+    /// or was last given an answer.
     silent_since: Option<WireId>,
     /// The last moment that output on stderr can move the end of a start to.
     start_horizon: Option<Moment>,
@@ -78,10 +78,10 @@ impl Liveness {
         }
     }
 
-    /// The server owes something; it has until `answer_by` to write anything at all, and at least the
-    /// time of what it owes, `limit`. Returns whether no reply was expected before. If one was, the
-    /// older debt decides, since a server may do one thing after the other; the server has been asked
-    /// already and has only what is left of its time, or of the older debt's time.
+    /// The server owes something; it has until `answer_by` to write anything at all, and at least
+    /// the time of what it owes, `limit`. Returns whether no reply was expected before. If one was,
+    /// the older debt decides, since a server may do one thing after the other; the server has been
+    /// asked already and has only what is left of its time, or of the older debt's time.
     pub(super) fn expect_reply_by(&mut self, answer_by: Moment, owed: Owed, limit: Moment) -> bool {
         let is_new = self.expected.is_none();
         let expected = self.expected.get_or_insert(ExpectedReply {
@@ -102,7 +102,8 @@ impl Liveness {
         is_new
     }
 
-    /// A server that is starting has written to stderr: it has not hung. Returns until when its start may take now.
+    /// A server that is starting has written to stderr: it has not hung. Returns until when its
+    /// start may take now.
     pub(super) fn extend_start(&mut self, now: Moment, limit: Duration) -> Moment {
         let longest = limit.saturating_mul(Limits::MAX_EXTENSIONS);
         let horizon = *self.start_horizon.get_or_insert(now.after(longest));
@@ -120,7 +121,8 @@ impl Liveness {
         earliest(Some(expected.until), expected.hung_at)
     }
 
-    /// Returns what the server owes if its time is over. The caller then postpones or ends the expectation.
+    /// Returns what the server owes if its time is over. The caller then postpones or ends the
+    /// expectation.
     pub(super) fn due(&self, now: Moment) -> Option<Due> {
         let expected = self.expected.as_ref()?;
         if expected.hung_at.is_some_and(|at| at <= now) {

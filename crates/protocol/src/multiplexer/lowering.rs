@@ -47,7 +47,8 @@ impl Multiplexer {
         }
     }
 
-    /// Sends the level that the sessions want together to a server that keeps one, if it has another.
+    /// Sends the level that the sessions want together to a server that keeps one, if it has
+    /// another.
     pub(super) fn tell_level(&mut self, now: Moment) {
         match self.link.face().log_levels() {
             LogLevelStyle::PerRequest => {}
@@ -72,7 +73,8 @@ impl Multiplexer {
         }
     }
 
-    /// Subscribes or unsubscribes on Rialto's own account. A server that is listened to needs neither.
+    /// Subscribes or unsubscribes on Rialto's own account. A server that is listened to needs
+    /// neither.
     pub(super) fn send_subscription(&mut self, now: Moment, method: Method, uri: &str) {
         match self.link.face().changes() {
             ChangeStyle::Listen => {}

@@ -7,8 +7,9 @@ use crate::backend_face::WireId;
 use crate::exchange::{QuestionKey, SessionKey};
 use crate::time::Moment;
 
-/// The questions of one instance. `open` enters one and names it; `close` ends it, whether it was answered, refused or
-/// withdrawn. If its call ends first, `detach` lets it live on without the call.
+/// The questions of one instance. `open` enters one and names it; `close` ends it, whether it was
+/// answered, refused or withdrawn. If its call ends first, `detach` lets it live on without the
+/// call.
 #[derive(Debug, Default)]
 pub(super) struct OpenQuestions {
     open: BTreeMap<QuestionKey, OpenQuestion>,

@@ -1,4 +1,5 @@
-//! The multiplexer's orders to its driver, in the order in which they were given, and when it wants to be woken.
+//! The multiplexer's orders to its driver, in the order in which they were given, and when it wants
+//! to be woken.
 
 use std::collections::VecDeque;
 
@@ -16,7 +17,8 @@ pub enum Output {
     Tell(Tell),
     /// A client waits for the server: start it, or report that it cannot be started.
     WantLink,
-    /// The server shows no activity, or its output cannot be used any more: end it and start another.
+    /// The server shows no activity, or its output cannot be used any more: end it and start
+    /// another.
     Replace {
         /// For people.
         why: &'static str,

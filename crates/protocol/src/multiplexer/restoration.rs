@@ -1,7 +1,7 @@
 //! Sessions that go on here after the process that had them has ended.
 //!
-//! To the server such a session is one that a restarted server finds: the handshake, the log level and
-//! the subscriptions are sent again, and its client is notified to look again at every list.
+//! To the server such a session is one that a restarted server finds: the handshake, the log level
+//! and the subscriptions are sent again, and its client is notified to look again at every list.
 
 use super::Multiplexer;
 use super::sessions::SessionEntry;
@@ -36,7 +36,8 @@ impl Multiplexer {
         self.sync_listen();
     }
 
-    /// Enters what a client has set elsewhere. A server that is ready receives at once what it does not have.
+    /// Enters what a client has set elsewhere. A server that is ready receives at once what it does
+    /// not have.
     pub(super) fn take_state(&mut self, now: Moment, session: SessionKey, state: SessionState) {
         let SessionState {
             log_level,

@@ -1,9 +1,10 @@
 //! Roots that a server asks for while no call is there that could carry the question.
 //!
-//! Servers like to ask right after the handshake. A client that is asked by results cannot be asked then: only an answer to
-//! one of its calls can ask it. So the server is sent what a client of this instance answered before, or what is
-//! configured; else the question waits for the next call of a client that has roots, and is put to it before the call is
-//! sent. Nothing has run by then, so the client's retry begins the call.
+//! Servers like to ask right after the handshake. A client that is asked by results cannot be asked
+//! then: only an answer to one of its calls can ask it. So the server is sent what a client of this
+//! instance answered before, or what is configured; else the question waits for the next call of a
+//! client that has roots, and is put to it before the call is sent. Nothing has run by then, so the
+//! client's retry begins the call.
 
 use std::collections::VecDeque;
 
@@ -33,7 +34,8 @@ pub(super) struct RootsQuestion {
     /// The raw id that the server gave it.
     pub(super) id: Bytes,
     pub(super) message: Message,
-    /// The only principal it can be for; `None` if no client was there, so that it is about no call at all.
+    /// The only principal it can be for; `None` if no client was there, so that it is about no call
+    /// at all.
     principal: Option<Principal>,
     until: Moment,
 }
@@ -43,7 +45,8 @@ pub(super) struct RootsQuestion {
 pub(super) struct SeveralPrincipals;
 
 impl Roots {
-    /// Sets the roots for a server that asks when no client can be asked. None at all: there is nothing to answer with.
+    /// Sets the roots for a server that asks when no client can be asked. None at all: there is
+    /// nothing to answer with.
     pub(super) fn configure(&mut self, uris: &[String]) {
         let roots: Vec<String> = uris
             .iter()
@@ -58,8 +61,8 @@ impl Roots {
         self.asked.len()
     }
 
-    /// Returns the answer for a server that asks without a call. `sole` is the only principal that it can be for; what one
-    /// principal answered is not sent while another is there.
+    /// Returns the answer for a server that asks without a call. `sole` is the only principal that
+    /// it can be for; what one principal answered is not sent while another is there.
     pub(super) fn known(&self, sole: &Result<Option<Principal>, SeveralPrincipals>) -> Option<Message> {
         let answered = self.answered.as_ref().filter(|(principal, _)| match sole {
             Ok(Some(sole)) => sole == principal,

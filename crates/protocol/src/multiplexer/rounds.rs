@@ -1,7 +1,8 @@
 //! Rounds: a server asks by answering `input_required`, and its client is asked by requests.
 //!
-//! The server keeps nothing. What it must be given back, and what the client answered so far, is kept here with
-//! the call; when everything has been answered the call is sent again, under a new id.
+//! The server keeps nothing. What it must be given back, and what the client answered so far, is
+//! kept here with the call; when everything has been answered the call is sent again, under a new
+//! id.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +29,8 @@ pub(super) struct Round {
 }
 
 impl Round {
-    /// Begins a round with the keys of its questions. `state` is what the server must be given back.
+    /// Begins a round with the keys of its questions. `state` is what the server must be given
+    /// back.
     pub(super) fn new<'a>(
         now: Moment,
         state: Option<Bytes>,

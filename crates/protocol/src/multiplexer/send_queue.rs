@@ -1,4 +1,5 @@
-//! What waits to be sent to the server: its bytes, the lines whose content is known, and what the writer has taken.
+//! What waits to be sent to the server: its bytes, the lines whose content is known, and what the
+//! writer has taken.
 //!
 //! Back-pressure: a server that does not read is sent no more than a limited number of bytes
 //! ([`SendQueue::has_room`]); the callers refuse or delay everything else.
@@ -10,7 +11,8 @@ use crate::delivery::{KnownLine, MessageInfo, PostBatch, PostRequest};
 use crate::method::Method;
 use crate::wire::outbox::Outbox;
 
-/// The longest message that is written without the writer: what a pipe takes whole or not at all (POSIX, `PIPE_BUF`).
+/// The longest message that is written without the writer: what a pipe takes whole or not at all
+/// (POSIX, `PIPE_BUF`).
 const WRITTEN_THROUGH: usize = 4096;
 
 /// The bytes for the server.
@@ -49,7 +51,8 @@ impl SendQueue {
         queued == 0 || queued + length <= limit
     }
 
-    /// Notes that the bytes from `start` to the end are a client's request in the client's own words.
+    /// Notes that the bytes from `start` to the end are a client's request in the client's own
+    /// words.
     pub(super) fn note_line(&mut self, start: usize, id: WireId, method: Method) {
         self.known_lines.push(KnownLine {
             start,

@@ -35,7 +35,8 @@ pub(super) enum Opening {
 pub(super) struct RetryHistory {
     /// How often the server refused it for want of a session.
     pub(super) forgotten: u32,
-    /// Its server has refused it because of its headers: it waits for the list of tools, and is sent once more.
+    /// Its server has refused it because of its headers: it waits for the list of tools, and is
+    /// sent once more.
     pub(super) refreshed: bool,
 }
 
@@ -116,11 +117,13 @@ pub(super) struct InFlight {
     pub(super) asking: Asking,
 }
 
-/// The questions of a call that its client has not answered. The call's clock stands still meanwhile.
+/// The questions of a call that its client has not answered. The call's clock stands still
+/// meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asking {
     Nothing,
-    /// At least one is open. The call is suspended at this moment, if the server asks nothing more by then.
+    /// At least one is open. The call is suspended at this moment, if the server asks nothing more
+    /// by then.
     Open {
         questions: u32,
         suspend_at: Option<Moment>,
@@ -265,7 +268,8 @@ impl InFlight {
         }
     }
 
-    /// The server has sent something about this call: its time starts anew, unless a question has stopped it.
+    /// The server has sent something about this call: its time starts anew, unless a question has
+    /// stopped it.
     pub(super) fn note_activity(&mut self, now: Moment, limits: &Limits) {
         if self.asking.questions() == 0 {
             self.timer.extend(now, limits);

@@ -16,8 +16,8 @@ pub(super) struct Subscriptions {
     levels: BTreeMap<SessionKey, LogLevel>,
     /// Sessions that could choose a level and have not.
     unchosen: BTreeSet<SessionKey>,
-    /// The most verbose level that a single request ever wanted. It is not taken back when the request ends: the next
-    /// one like it would only raise it again.
+    /// The most verbose level that a single request ever wanted. It is not taken back when the
+    /// request ends: the next one like it would only raise it again.
     requested: Option<LogLevel>,
     /// The level that was last sent to the server.
     sent: Option<LogLevel>,
@@ -67,8 +67,8 @@ impl Subscriptions {
         self.resources.remove(uri);
     }
 
-    /// Sessions subscribed to a resource or to one that it is a part of (`resources/updated` may name
-    /// a sub-resource).
+    /// Sessions subscribed to a resource or to one that it is a part of (`resources/updated` may
+    /// name a sub-resource).
     pub(super) fn subscribers(&self, uri: &str) -> BTreeSet<SessionKey> {
         self.resources
             .iter()
@@ -168,8 +168,8 @@ impl Subscriptions {
         self.resources.keys().cloned().collect()
     }
 
-    /// Forgets a session. Returns the resources that no session wants any more, and whether the level that they want
-    /// together may be another one.
+    /// Forgets a session. Returns the resources that no session wants any more, and whether the
+    /// level that they want together may be another one.
     pub(super) fn forget(&mut self, session: SessionKey) -> (Vec<String>, bool) {
         let mut orphans = Vec::new();
         self.resources.retain(|uri, resource| {

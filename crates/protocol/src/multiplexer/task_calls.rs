@@ -1,4 +1,5 @@
-//! Calls and messages that are about tasks: which of them are answered here, polled for, or passed on.
+//! Calls and messages that are about tasks: which of them are answered here, polled for, or passed
+//! on.
 
 use bytes::Bytes;
 
@@ -17,7 +18,8 @@ use crate::time::Moment;
 use crate::version::TaskStyle;
 
 impl Multiplexer {
-    /// Returns whether tasks go on for which the server must be kept, though no session may be there.
+    /// Returns whether tasks go on for which the server must be kept, though no session may be
+    /// there.
     pub fn has_live_tasks(&self, now: Moment) -> bool {
         self.tasks.has_live(now)
     }

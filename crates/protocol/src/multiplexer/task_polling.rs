@@ -1,9 +1,11 @@
-//! Polling of tasks for a client that knows nothing of them, or that asks in one step where its server takes two.
+//! Polling of tasks for a client that knows nothing of them, or that asks in one step where its
+//! server takes two.
 //!
-//! A server may answer a call with a task, or do a tool only as one, while the client waits for a result. The call
-//! then stays open: the task is polled at the pace that its server wants, its questions are put to the client, and its
-//! outcome is the answer. The tool has run once. A client of the extension that asks a server of core tasks about a task
-//! wants the outcome in the same answer; fetching it is the second step.
+//! A server may answer a call with a task, or do a tool only as one, while the client waits for a
+//! result. The call then stays open: the task is polled at the pace that its server wants, its
+//! questions are put to the client, and its outcome is the answer. The tool has run once. A client
+//! of the extension that asks a server of core tasks about a task wants the outcome in the same
+//! answer; fetching it is the second step.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

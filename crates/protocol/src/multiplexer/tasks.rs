@@ -1,4 +1,5 @@
-//! The tasks that clients know of: which principal each belongs to, which sessions watch it, and what it asks.
+//! The tasks that clients know of: which principal each belongs to, which sessions watch it, and
+//! what it asks.
 //!
 //! A task outlives the request that began it, and a client that knows its id may ask for it. So
 //! every id is remembered with the principal it was given to, and is unknown to all others. An id
@@ -97,7 +98,8 @@ impl Tasks {
         self.known.values().map(|known| known.inputs.len()).sum()
     }
 
-    /// Returns whether tasks go on for which the server must be kept, though no session may be there.
+    /// Returns whether tasks go on for which the server must be kept, though no session may be
+    /// there.
     pub(super) fn has_live(&self, now: Moment) -> bool {
         let live = |until: &Moment| *until > now;
         self.known
@@ -156,8 +158,8 @@ impl Tasks {
         }
     }
 
-    /// The server has gone, and with it what it asked. Which principal a task belongs to is remembered: the server's
-    /// successor may know it.
+    /// The server has gone, and with it what it asked. Which principal a task belongs to is
+    /// remembered: the server's successor may know it.
     pub(super) fn lose_link(&mut self) {
         for known in self.known.values_mut() {
             known.inputs.clear();
@@ -427,7 +429,8 @@ impl Tasks {
         }
     }
 
-    /// Returns the session that what is about a task is for: one that waits for its outcome, or the one that began it.
+    /// Returns the session that what is about a task is for: one that waits for its outcome, or the
+    /// one that began it.
     pub(super) fn session_of(&self, task: &str, ledger: &Ledger) -> Option<(SessionKey, Option<WireId>)> {
         let known = self.known.get(task)?;
         let waits = |(_, call): &(WireId, &InFlight)| {

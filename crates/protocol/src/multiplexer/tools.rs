@@ -1,4 +1,5 @@
-//! What is known of the server's tools, and the reading of their list where a call cannot do without it.
+//! What is known of the server's tools, and the reading of their list where a call cannot do
+//! without it.
 //!
 //! Three things about a call depend on its tool: which headers must mirror its arguments, whether
 //! the server wants it as a task, and, where the server is reached by HTTP, which headers to send.
@@ -89,8 +90,8 @@ impl Tools {
         self.policy = policy;
     }
 
-    /// Returns the number of tools that clients are shown, if a client was given the whole list since the tools last
-    /// changed.
+    /// Returns the number of tools that clients are shown, if a client was given the whole list
+    /// since the tools last changed.
     pub(super) fn shown(&self) -> Option<usize> {
         self.shown
     }
@@ -112,7 +113,8 @@ impl Tools {
         self.policy.without_denied(message)
     }
 
-    /// Checks that the headers of a call agree with its arguments, as far as its tool is known. The error is a text for users.
+    /// Checks that the headers of a call agree with its arguments, as far as its tool is known. The
+    /// error is a text for users.
     pub(super) fn check_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
         let Some(tool) = self.named(message) else {
             return Ok(());
@@ -221,7 +223,8 @@ impl Tools {
         Page::Next
     }
 
-    /// A request of Rialto's own will not be answered. Returns whether it was for the list: calls go on without it.
+    /// A request of Rialto's own will not be answered. Returns whether it was for the list: calls
+    /// go on without it.
     pub(super) fn handle_unanswered(&mut self, id: WireId) -> bool {
         let was_reading = self.reading.take_if(|reading| reading.id == id).is_some();
         self.is_final |= was_reading;
@@ -277,8 +280,9 @@ impl Tools {
         self.reading = None;
     }
 
-    /// Returns whether a server has refused the headers of a call, which proves that it did not run it: the list is to be
-    /// read anew and the call sent once more (2026-07-28, "Server Validation").
+    /// Returns whether a server has refused the headers of a call, which proves that it did not run
+    /// it: the list is to be read anew and the call sent once more (2026-07-28, "Server
+    /// Validation").
     pub(super) fn must_refresh(&self, call: &InFlight, message: &Message) -> bool {
         if message.kind() != Kind::Error || !self.mirrors || call.past.refreshed {
             return false;
@@ -289,7 +293,8 @@ impl Tools {
     }
 }
 
-/// Returns whether calls of tools may have to be made as core tasks for a client that knows the extension.
+/// Returns whether calls of tools may have to be made as core tasks for a client that knows the
+/// extension.
 fn wants_core_task(era: Era, link: &Link) -> bool {
     era.tasks() == TaskStyle::Extension && link.face().tasks() == TaskStyle::Core && link.offers_tasks()
 }

@@ -43,7 +43,8 @@ pub(super) struct QuestionRefusal {
 }
 
 impl Undeclared {
-    /// How long after a question another one of the same call still counts as asked together with it.
+    /// How long after a question another one of the same call still counts as asked together with
+    /// it.
     pub(super) const SIBLINGS: Duration = Duration::from_millis(250);
 
     pub(super) fn len(&self) -> usize {
@@ -79,7 +80,8 @@ impl Undeclared {
         self.kept.iter().find(due).map(|kept| kept.call)
     }
 
-    /// Keeps a question: while the client has another question of the same call to answer, or for a moment.
+    /// Keeps a question: while the client has another question of the same call to answer, or for a
+    /// moment.
     pub(super) fn keep(
         &mut self,
         now: Moment,

@@ -6,8 +6,8 @@ use super::state::Waiting;
 use crate::exchange::{CallKey, SessionKey};
 use crate::time::Moment;
 
-/// The calls that wait, in the order in which they are sent. The coordinator takes all of them out to look at each, and
-/// puts back those that wait on.
+/// The calls that wait, in the order in which they are sent. The coordinator takes all of them out
+/// to look at each, and puts back those that wait on.
 #[derive(Debug, Default)]
 pub(super) struct WaitingCalls {
     calls: VecDeque<Waiting>,
@@ -30,8 +30,8 @@ impl WaitingCalls {
         self.calls.push_back(waiting);
     }
 
-    /// Puts a call back that was sent and not begun: before the calls of other sessions, and among those of its own
-    /// session in the order in which they were made.
+    /// Puts a call back that was sent and not begun: before the calls of other sessions, and among
+    /// those of its own session in the order in which they were made.
     pub(super) fn put_back(&mut self, returned: Waiting) {
         let (session, call) = (returned.call.session, returned.call.call);
         let earlier = |waiting: &Waiting| waiting.call.session == session && waiting.call.call < call;

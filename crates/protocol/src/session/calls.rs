@@ -376,8 +376,8 @@ impl Calls {
         }
     }
 
-    /// Ends the event ids of a stream with a token, unless they have one: `token` makes it from the id of
-    /// the request.
+    /// Ends the event ids of a stream with a token, unless they have one: `token` makes it from the
+    /// id of the request.
     pub(super) fn set_token(&mut self, stream: StreamKey, token: impl FnOnce(&[u8]) -> Option<Box<str>>) {
         let id = |call: &OpenCall| call.message.as_ref()?.raw_bytes(Member::Id);
         let id = match self.past.iter().find(|(key, _)| *key == stream) {

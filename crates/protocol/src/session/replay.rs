@@ -44,7 +44,8 @@ impl EventId {
         })
     }
 
-    /// Returns the pieces of the text, with the numbers written into the buffers and `end` after them.
+    /// Returns the pieces of the text, with the numbers written into the buffers and `end` after
+    /// them.
     pub(crate) fn pieces<'a>(
         self,
         [stream, number]: &'a mut [itoa::Buffer; 2],

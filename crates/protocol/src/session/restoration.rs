@@ -1,8 +1,8 @@
 //! A session that outlives its process: what is kept of it, and how it goes on.
 //!
-//! The driver writes a record of the session: the client's handshake and what the client has set since
-//! ([`Output::StateChanged`](super::Output::StateChanged)). Another process reads the record and calls
-//! [`Session::restore`]. Calls in flight, streams and unread events are not kept.
+//! The driver writes a record of the session: the client's handshake and what the client has set
+//! since ([`Output::StateChanged`](super::Output::StateChanged)). Another process reads the record
+//! and calls [`Session::restore`]. Calls in flight, streams and unread events are not kept.
 
 use std::sync::Arc;
 
@@ -101,7 +101,8 @@ impl KeptState {
 }
 
 impl Session {
-    /// Returns a session that another process has opened, and the ask that presents it to its server.
+    /// Returns a session that another process has opened, and the ask that presents it to its
+    /// server.
     ///
     /// Keys of calls and streams begin at `epoch << 32`, so that no event id of an earlier process
     /// names a stream of this one.
@@ -142,15 +143,17 @@ impl Session {
         self.kept_state.is_some()
     }
 
-    /// Ends the event ids of a call's stream with a token, in a session that outlives its process. `token` makes it
-    /// from the id of the request, once for the stream; it begins with [`TOKEN_MARK`].
+    /// Ends the event ids of a call's stream with a token, in a session that outlives its process.
+    /// `token` makes it from the id of the request, once for the stream; it begins with
+    /// [`TOKEN_MARK`].
     pub fn set_stream_token(&mut self, reader: Reader, token: impl FnOnce(&[u8]) -> Option<Box<str>>) {
         if self.keeps_state() {
             self.calls.set_token(reader.stream, token);
         }
     }
 
-    /// Answers a call of an earlier process, whose answer is lost: the stream has one event, and ends.
+    /// Answers a call of an earlier process, whose answer is lost: the stream has one event, and
+    /// ends.
     pub fn resume_lost(&mut self, now: Moment, id: &[u8]) -> Reader {
         let answer = legacy::lower_failure(id, &Failure::OwnerLost);
         let stream = StreamKey(self.new_key());
@@ -173,7 +176,8 @@ impl Session {
         }
     }
 
-    /// Returns the ask that presents a restored session to its server; `None` for any other session.
+    /// Returns the ask that presents a restored session to its server; `None` for any other
+    /// session.
     pub(super) fn restoration(&self, call: CallKey) -> Option<Ask> {
         let kept = self.kept_state.as_ref()?;
         let initialize = match kept.hello.as_ref()? {
@@ -226,7 +230,8 @@ mod tests {
         )
     }
 
-    /// A client's request, and the server's answer to it. Returns the state that is to be written down.
+    /// A client's request, and the server's answer to it. Returns the state that is to be written
+    /// down.
     fn exchange(session: &mut Session, method: &str, params: &str, answer: &str) -> Option<SessionState> {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{params}}}"#);
         let taken = session.handle_message(Moment::START, Message::own(text), Accepts::Json);

@@ -1,6 +1,7 @@
 //! The arguments of a call, read only along the paths that a tool's annotations name.
 //!
-//! A path whose property stands twice has no one value: servers differ in which they take, so it is refused.
+//! A path whose property stands twice has no one value: servers differ in which they take, so it is
+//! refused.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -139,8 +140,8 @@ struct Search<'t, 'a> {
 }
 
 impl<'a> Search<'_, 'a> {
-    /// Looks into one object for the entries whose paths have led to it. There are no more levels than
-    /// [`super::MAX_STEPS`].
+    /// Looks into one object for the entries whose paths have led to it. There are no more levels
+    /// than [`super::MAX_STEPS`].
     fn descend(
         &mut self,
         object: &'a RawValue,
@@ -245,7 +246,8 @@ impl Visitor<'_> for Key<'_> {
     }
 }
 
-/// Whether two numbers in JSON's spelling are equal, to the last digit: `42`, `42.0` and `4.2e1` are.
+/// Whether two numbers in JSON's spelling are equal, to the last digit: `42`, `42.0` and `4.2e1`
+/// are.
 pub(crate) fn same_number(left: &str, right: &str) -> bool {
     match (Decimal::parse(left), Decimal::parse(right)) {
         (Some(left), Some(right)) => left == right,

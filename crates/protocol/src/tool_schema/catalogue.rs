@@ -38,8 +38,8 @@ impl Default for CatalogueLimits {
 pub struct KnownTool {
     /// Its valid annotations.
     pub headers: ToolHeaders,
-    /// What is wrong with the first invalid one. A client that speaks to the server itself must drop the
-    /// tool then; one that is shown the tool by [`super::strip_invalid`] need not.
+    /// What is wrong with the first invalid one. A client that speaks to the server itself must
+    /// drop the tool then; one that is shown the tool by [`super::strip_invalid`] need not.
     pub problem: Option<SchemaError>,
     /// Whether it can be worked on as a task (2025-11-25, `execution.taskSupport`).
     pub tasks: TaskSupport,
@@ -201,7 +201,8 @@ pub(super) fn read_tool(raw: &str) -> Option<(Cow<'_, str>, KnownTool)> {
         .map_or(TaskSupport::Forbidden, |raw| task_support(raw.get()));
     let known = tool.schema.map_or_else(KnownTool::default, |schema| {
         let text = schema.get();
-        // Nearly no schema is annotated: look before reading it all. A key may be spelt with escapes.
+        // Nearly no schema is annotated: look before reading it all. A key may be spelt with
+        // escapes.
         if memmem::find(text.as_bytes(), ANNOTATION.as_bytes()).is_none() && !text.contains("\\u") {
             return KnownTool::default();
         }

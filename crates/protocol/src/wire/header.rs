@@ -1,5 +1,5 @@
-//! Header validation: the `Mcp-*` headers that mirror a request's body (2026-07-28, Streamable HTTP,
-//! "Request Metadata").
+//! Header validation: the `Mcp-*` headers that mirror a request's body (2026-07-28, Streamable
+//! HTTP, "Request Metadata").
 //!
 //! This module encodes and decodes header values, and compares the headers of a POST with its body,
 //! so that a proxy cannot route by one and the server act on the other. It repairs nothing: a
@@ -205,7 +205,8 @@ pub enum MismatchReason {
     Ambiguous(&'static str),
 }
 
-/// The headers and the body of a request disagree: HTTP 400, JSON-RPC error [`HeaderMismatch::CODE`].
+/// The headers and the body of a request disagree: HTTP 400, JSON-RPC error
+/// [`HeaderMismatch::CODE`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{header} {reason}")]
 pub struct HeaderMismatch {
@@ -248,7 +249,8 @@ impl<'a> MirroredHeaders<'a> {
     /// Checks that the given headers agree with the body. It comes before the check of the version,
     /// so that two different versions are reported as a mismatch.
     ///
-    /// The specification leaves the headers of notifications undefined; only their version is looked at.
+    /// The specification leaves the headers of notifications undefined; only their version is
+    /// looked at.
     pub fn check_mismatch(&self, message: &Message) -> Result<(), HeaderMismatch> {
         let version = message.text(Member::MetaProtocolVersion);
         match message.kind() {
@@ -275,8 +277,8 @@ impl<'a> MirroredHeaders<'a> {
         }
     }
 
-    /// Whether the headers that the request must have are there. It comes after the check of the version,
-    /// because another version has other headers.
+    /// Whether the headers that the request must have are there. It comes after the check of the
+    /// version, because another version has other headers.
     pub fn check_presence(&self, message: &Message) -> Result<(), HeaderMismatch> {
         match message.kind() {
             Kind::Request => {}

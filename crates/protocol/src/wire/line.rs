@@ -15,7 +15,8 @@ pub use seeker::EnvelopeSeeker;
 /// The least room offered to one read.
 const READ: usize = 64 * 1024;
 
-/// The buffer's size while lines are small. Two reads long, so that small reads share one allocation.
+/// The buffer's size while lines are small. Two reads long, so that small reads share one
+/// allocation.
 const BLOCK: usize = 2 * READ;
 
 /// What the framer cut from the stream.
@@ -31,11 +32,12 @@ pub enum Frame {
 /// What is remembered of a line that was too long to keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooLong {
-    /// The raw JSON of the top-level `id`, quotes included: a number or a string of at most 256 bytes. `None`
-    /// if there is none, if there are several, or if the line is no complete JSON object.
+    /// The raw JSON of the top-level `id`, quotes included: a number or a string of at most 256
+    /// bytes. `None` if there is none, if there are several, or if the line is no complete JSON
+    /// object.
     pub id: Option<Bytes>,
-    /// Whether there is a top-level `method`: then the line is a request or notification of the server, and
-    /// its `id` is the server's, not one of ours.
+    /// Whether there is a top-level `method`: then the line is a request or notification of the
+    /// server, and its `id` is the server's, not one of ours.
     pub method: bool,
     /// How many bytes the line had, without its terminator.
     pub length: u64,
@@ -52,23 +54,26 @@ pub struct Unfinished {
 
 /// Cuts a stream of bytes into lines of at most `max_line` bytes.
 ///
-/// The caller reads into [`spare`](Self::spare), then calls [`next`](Self::next) until it gives `None`, and
-/// so on. Kept to that order, the buffer never exceeds `max_line` and one read.
+/// The caller reads into [`spare`](Self::spare), then calls [`next`](Self::next) until it gives
+/// `None`, and so on. Kept to that order, the buffer never exceeds `max_line` and one read.
 #[derive(Debug)]
 pub struct LineFramer {
     buffer: BytesMut,
     /// How many bytes at the front of the buffer are known to hold no line feed.
     searched: usize,
-    /// The size of the allocation behind the buffer. `BytesMut` tells only the part after what was split off.
+    /// The size of the allocation behind the buffer. `BytesMut` tells only the part after what was
+    /// split off.
     block: usize,
-    /// How long the last line was that needed more than a block: the next such line is often about as long.
+    /// How long the last line was that needed more than a block: the next such line is often about
+    /// as long.
     expected: usize,
     max_line: usize,
     skipping: Option<Skipping>,
 }
 
 impl LineFramer {
-    /// A framer that keeps lines of up to `max_line` bytes. It allocates nothing before the first read.
+    /// A framer that keeps lines of up to `max_line` bytes. It allocates nothing before the first
+    /// read.
     pub fn new(max_line: usize) -> Self {
         Self {
             buffer: BytesMut::new(),
@@ -84,7 +89,8 @@ impl LineFramer {
     pub fn spare(&mut self) -> &mut BytesMut {
         let held = self.buffer.len();
         if self.block > BLOCK && held <= BLOCK - READ {
-            // A large line has gone. Its allocation must not stay for ever for the sake of small ones.
+            // A large line has gone. Its allocation must not stay for ever for the sake of small
+            // ones.
             self.move_to_block_of(BLOCK);
         } else if self.buffer.capacity() - held < READ && !self.buffer.try_reclaim(READ) {
             // The growth is doubled here and not by `reserve`, which would double past the limit.
@@ -140,8 +146,8 @@ impl LineFramer {
         }
     }
 
-    /// Returns what is known of a line above the limit that has not ended yet. A child whose line never
-    /// ends is seen by this.
+    /// Returns what is known of a line above the limit that has not ended yet. A child whose line
+    /// never ends is seen by this.
     pub fn unfinished(&self) -> Option<Unfinished> {
         self.skipping.as_ref().map(|skipping| Unfinished {
             length: skipping.length,
@@ -185,8 +191,8 @@ impl LineFramer {
             .map(|skipping| Frame::TooLong(skipping.finish()))
     }
 
-    /// Makes the allocation larger in place where the allocator can: a long line is neither copied nor are
-    /// its pages touched again each time the block doubles.
+    /// Makes the allocation larger in place where the allocator can: a long line is neither copied
+    /// nor are its pages touched again each time the block doubles.
     fn grow_to(&mut self, size: usize) {
         let mut bytes = Vec::from(std::mem::take(&mut self.buffer));
         bytes.reserve_exact(size.saturating_sub(bytes.len()));

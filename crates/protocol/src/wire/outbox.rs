@@ -143,7 +143,8 @@ mod tests {
         Bytes::from(vec![byte; SMALL])
     }
 
-    /// An outbox of text, a large piece, text, two large pieces and text, and the same in one buffer.
+    /// An outbox of text, a large piece, text, two large pieces and text, and the same in one
+    /// buffer.
     fn mixed() -> (Outbox, Vec<u8>) {
         let mut outbox = Outbox::default();
         outbox.end().put_slice(b"begin");

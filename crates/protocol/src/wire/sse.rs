@@ -1,10 +1,10 @@
 //! Server-sent events: a writer for MCP's own, and a parser for all that the WHATWG standard
 //! allows.
 //!
-//! The writer hides the field syntax and makes sure that no value can begin a new field or event. The parser
-//! hides line ends, chunk borders, comments and the joining of `data` lines, and holds at most one event. Neither
-//! knows what an event means, and neither keeps time: reconnecting is for the caller, with the id and the delay
-//! the parser remembers.
+//! The writer hides the field syntax and makes sure that no value can begin a new field or event.
+//! The parser hides line ends, chunk borders, comments and the joining of `data` lines, and holds
+//! at most one event. Neither knows what an event means, and neither keeps time: reconnecting is
+//! for the caller, with the id and the delay the parser remembers.
 
 use std::time::Duration;
 
@@ -24,8 +24,9 @@ pub fn write_message(out: &mut BytesMut, id: Option<&[&str]>, json: &[u8]) {
 
 /// Writes one event whose data is JSON (or a URL, for `endpoint`).
 ///
-/// Raw line breaks in the data become spaces. In valid JSON they occur only between tokens, so nothing is lost,
-/// and the event keeps a single `data` line, which also the readers understand that take no second one.
+/// Raw line breaks in the data become spaces. In valid JSON they occur only between tokens, so
+/// nothing is lost, and the event keeps a single `data` line, which also the readers understand
+/// that take no second one.
 pub fn write_event(out: &mut BytesMut, id: Option<&[&str]>, event: Option<&str>, data: &[u8]) {
     out.reserve(data.len() + AROUND);
     if let Some(id) = id {
@@ -48,7 +49,8 @@ pub fn write_event(out: &mut BytesMut, id: Option<&[&str]>, event: Option<&str>,
     out.put_slice(b"\n\n");
 }
 
-/// Writes the event that only hands out an id, so that a stream can be resumed before its first message.
+/// Writes the event that only hands out an id, so that a stream can be resumed before its first
+/// message.
 ///
 /// Its data is there but empty (2025-11-25, Streamable HTTP, "Sending Messages to the Server"):
 /// without a `data` field a standard reader would not dispatch it. It also has the delay before a
@@ -66,7 +68,8 @@ pub fn write_comment(out: &mut BytesMut, text: &str) {
     out.put_slice(b"\n");
 }
 
-/// Writes one field. The characters that would end it, or make a reader ignore the id, are left out.
+/// Writes one field. The characters that would end it, or make a reader ignore the id, are left
+/// out.
 fn write_field(out: &mut BytesMut, name: &str, value: &[&str]) {
     let ends = |byte| matches!(byte, b'\r' | b'\n' | 0);
     out.put_slice(name.as_bytes());
@@ -86,7 +89,8 @@ fn write_field(out: &mut BytesMut, name: &str, value: &[&str]) {
 /// What a reserve of the parser may stay for good; a larger buffer is given back after its event.
 const KEEP: usize = 128 * 1024;
 
-/// The longest id that is remembered. No server takes a longer header, so a longer id could not be used.
+/// The longest id that is remembered. No server takes a longer header, so a longer id could not be
+/// used.
 const MAX_ID: usize = 4096;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -96,8 +100,8 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub struct SseEvent {
     /// The type as written; `None` when there is none, which the standard reads as `message`.
     pub event: Option<Bytes>,
-    /// The `data` lines, joined by line feeds. A single line is a slice of the parser's buffer. A priming event
-    /// has an empty one.
+    /// The `data` lines, joined by line feeds. A single line is a slice of the parser's buffer. A
+    /// priming event has an empty one.
     pub data: Bytes,
     /// The last event id as of this event: its own, or else the one that an earlier event left.
     pub id: Option<Bytes>,
@@ -106,8 +110,8 @@ pub struct SseEvent {
 }
 
 impl SseEvent {
-    /// Whether the event is of the type that carries messages. Any other type, `error` included, is not for
-    /// the protocol.
+    /// Whether the event is of the type that carries messages. Any other type, `error` included, is
+    /// not for the protocol.
     pub fn is_message(&self) -> bool {
         self.event.as_ref().is_none_or(|event| event == MESSAGE)
     }
@@ -124,12 +128,14 @@ pub enum SseError {
     },
 }
 
-/// Reads an event stream as its bytes arrive, per the WHATWG standard, "Server-sent events", section 9.2.6.
+/// Reads an event stream as its bytes arrive, per the WHATWG standard, "Server-sent events",
+/// section 9.2.6.
 ///
-/// The caller gives each chunk to [`push`](Self::push), then calls [`next`](Self::next) until it gives `None`.
-/// An event without `data` is not dispatched, but its id and delay count: they show in
-/// [`last_event_id`](Self::last_event_id) and [`retry`](Self::retry). So a million empty events are not a million
-/// signs of life. An event that the stream's end cuts off is not dispatched, and its id does not count.
+/// The caller gives each chunk to [`push`](Self::push), then calls [`next`](Self::next) until it
+/// gives `None`. An event without `data` is not dispatched, but its id and delay count: they show
+/// in [`last_event_id`](Self::last_event_id) and [`retry`](Self::retry). So a million empty events
+/// are not a million signs of life. An event that the stream's end cuts off is not dispatched, and
+/// its id does not count.
 #[derive(Debug)]
 pub struct SseParser {
     max_event: usize,
@@ -140,7 +146,8 @@ pub struct SseParser {
     oversized: bool,
     /// The place for a byte order mark has been passed.
     begun: bool,
-    /// The last line ended in a carriage return, so that a line feed right after it is part of that end.
+    /// The last line ended in a carriage return, so that a line feed right after it is part of that
+    /// end.
     after_carriage_return: bool,
     too_large: bool,
     pending: Pending,
@@ -241,8 +248,8 @@ impl SseParser {
         self.oversized |= self.buffer.capacity() > KEEP;
     }
 
-    /// The next event among the bytes pushed so far; `None` when more must come first. After an error there
-    /// is only that error: behind an event of unknown length no other can be trusted.
+    /// The next event among the bytes pushed so far; `None` when more must come first. After an
+    /// error there is only that error: behind an event of unknown length no other can be trusted.
     #[expect(
         clippy::should_implement_trait,
         reason = "after None comes more as soon as more is pushed, which adapters of Iterator do not expect"
@@ -263,8 +270,8 @@ impl SseParser {
         Ok(None)
     }
 
-    /// The id to resume from: that of the last complete event which had one, dispatched or not. `None` as well
-    /// when a server took its id back by an empty one.
+    /// The id to resume from: that of the last complete event which had one, dispatched or not.
+    /// `None` as well when a server took its id back by an empty one.
     pub fn last_event_id(&self) -> Option<&Bytes> {
         self.last_event_id.as_ref()
     }
@@ -370,7 +377,8 @@ impl SseParser {
         })
     }
 
-    /// A line may be as long as the longest data with its field name; of no other field is so much wanted.
+    /// A line may be as long as the longest data with its field name; of no other field is so much
+    /// wanted.
     fn check_line(&mut self, length: usize) -> Result<(), SseError> {
         if length > self.max_event.saturating_add(b"data: ".len()) {
             Err(self.refuse())

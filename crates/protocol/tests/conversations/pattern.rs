@@ -1,9 +1,10 @@
 //! Messages as scripts write them, and how received messages are compared with them.
 //!
-//! `tools/call #7 {"name":"x"}` is a request, without `#7` a notification, `result #7 {…}` and `error #7 {…}` are
-//! answers. `…` stands for any value, or for any further members of an object. `#name` and `"$name"` stand for a
-//! value that is remembered when it is received for the first time and must be the same from then on. `"<sealed>"`
-//! stands for a state of ours: any when received, the last one received when sent. A name that begins with `mcp/` begins with
+//! `tools/call #7 {"name":"x"}` is a request, without `#7` a notification, `result #7 {…}` and
+//! `error #7 {…}` are answers. `…` stands for any value, or for any further members of an object.
+//! `#name` and `"$name"` stand for a value that is remembered when it is received for the first
+//! time and must be the same from then on. `"<sealed>"` stands for a state of ours: any when
+//! received, the last one received when sent. A name that begins with `mcp/` begins with
 //! `io.modelcontextprotocol/`.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,5 @@
-//! Reading an envelope and writing it again, held against serde_json and against the seeker of over-long lines.
+//! Reading an envelope and writing it again, held against serde_json and against the seeker of
+//! over-long lines.
 
 use bytes::Bytes;
 use protocol::client_face::legacy;

@@ -1,6 +1,7 @@
 //! The far side of a property: a real multiplexer, and behind it a server that writes anything.
 //!
-//! Each property brings its own clients; what may happen to a server, and what must hold for any clients, is here.
+//! Each property brings its own clients; what may happen to a server, and what must hold for any
+//! clients, is here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,8 +139,8 @@ impl FarSide {
         }
     }
 
-    /// Checks that nothing is over its limit, but for a few bytes of ours that may always be sent, and the answer to
-    /// one more message.
+    /// Checks that nothing is over its limit, but for a few bytes of ours that may always be sent,
+    /// and the answer to one more message.
     pub(crate) fn assert_limits(&self, own_bytes: usize) {
         let (backend, limits) = (&self.backend, &self.limits);
         assert!(

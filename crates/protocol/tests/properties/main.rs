@@ -1,8 +1,9 @@
 //! What holds for any bytes: the twins of the fuzz targets, on the stable toolchain.
 //!
-//! A property is one function in `properties/`, and `fuzz/fuzz_targets` calls the very same one. Here it is given random
-//! bytes, bytes that resemble what it is about, and the corpus of `fuzz/corpus`. The conversations' twin is in `simulation`,
-//! the configuration's in `crates/rialto/src/config/tests.rs`.
+//! A property is one function in `properties/`, and `fuzz/fuzz_targets` calls the very same one.
+//! Here it is given random bytes, bytes that resemble what it is about, and the corpus of
+//! `fuzz/corpus`. The conversations' twin is in `simulation`, the configuration's in
+//! `crates/rialto/src/config/tests.rs`.
 #![expect(clippy::disallowed_methods, reason = "a test reads its corpus")]
 
 mod corpus;

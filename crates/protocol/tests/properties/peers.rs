@@ -1,10 +1,11 @@
-//! Two peers that write anything: real sessions and a real multiplexer between raw messages from both sides.
+//! Two peers that write anything: real sessions and a real multiplexer between raw messages from
+//! both sides.
 //!
-//! The simulation has honest servers; here no peer is honest. The input is a script, one act a line;
-//! the first byte is the act, the second the session, and the rest is the message. The driver demands
-//! what must hold even so: nothing panics, each line to the server and each answer and event to a
-//! client is one message, an answer has its caller's id, a call ends once, every limit holds, and once
-//! all clients have gone nothing is left.
+//! The simulation has honest servers; here no peer is honest. The input is a script, one act a
+//! line; the first byte is the act, the second the session, and the rest is the message. The driver
+//! demands what must hold even so: nothing panics, each line to the server and each answer and
+//! event to a client is one message, an answer has its caller's id, a call ends once, every limit
+//! holds, and once all clients have gone nothing is left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -197,7 +198,8 @@ impl Scene {
         );
         for guest in &mut self.guests {
             let limits = session_limits();
-            // A stream that is being read is kept until it was read to its end, which has happened by now.
+            // A stream that is being read is kept until it was read to its end, which has happened
+            // by now.
             guest.machine.handle_tick(self.far.now);
             assert!(guest.machine.open_calls() <= limits.calls + 1, "open calls");
             assert!(
@@ -285,7 +287,8 @@ impl Guest {
 
     fn attach(&mut self, now: Moment, reader: Option<Reader>) {
         if let Some(reader) = reader {
-            // A client that resumes a stream that is being read takes it over; the older reader finds it ended.
+            // A client that resumes a stream that is being read takes it over; the older reader
+            // finds it ended.
             let older = self
                 .readers
                 .insert(reader.stream, (reader, SseParser::new(1 << 20)));
@@ -317,7 +320,8 @@ impl Guest {
             let reading = machine.read(now, *reader, &mut out);
             parser.push(&out);
             while let Some(event) = parser.next().expect("events of Rialto are small") {
-                // A priming event has no data. A server's message passes as it is, also without `jsonrpc`.
+                // A priming event has no data. A server's message passes as it is, also without
+                // `jsonrpc`.
                 if !event.data.is_empty() {
                     message(&event.data);
                 }

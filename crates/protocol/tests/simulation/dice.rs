@@ -1,7 +1,7 @@
 //! Chance that can be thrown again: the same seed gives the same numbers for ever.
 //!
-//! A tape of bytes may go before the seed: each throw takes one byte while there are some, so that a fuzzer which changes a
-//! byte changes one throw.
+//! A tape of bytes may go before the seed: each throw takes one byte while there are some, so that
+//! a fuzzer which changes a byte changes one throw.
 
 use std::time::Duration;
 

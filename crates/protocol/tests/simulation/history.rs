@@ -19,7 +19,8 @@ pub(crate) enum Fact {
     SessionClosed {
         session: usize,
     },
-    /// A client sent a request. `template` is its text with [`ID`] for the id and the progress token.
+    /// A client sent a request. `template` is its text with [`ID`] for the id and the progress
+    /// token.
     Posted {
         session: usize,
         post: usize,

@@ -1,9 +1,9 @@
-//! Same era on both sides: client and server receive through Rialto what they would have received directly, byte for
-//! byte, but for ids and tokens.
+//! Same era on both sides: client and server receive through Rialto what they would have received
+//! directly, byte for byte, but for ids and tokens.
 //!
-//! A random scenario is performed twice by the same scripted client and server, once face to face and once through the
-//! machines. What differs by design is not in the scenario: pings and doubled subscriptions, which Rialto answers itself,
-//! and modern listens, which all clients share.
+//! A random scenario is performed twice by the same scripted client and server, once face to face
+//! and once through the machines. What differs by design is not in the scenario: pings and doubled
+//! subscriptions, which Rialto answers itself, and modern listens, which all clients share.
 
 mod scenario;
 mod ways;

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method;
 
-/// One act of the client or the server. Numbers choose among what is open at the time; nothing open, nothing done.
+/// One act of the client or the server. Numbers choose among what is open at the time; nothing
+/// open, nothing done.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Call { what: u8, values: u8, token: bool },
@@ -219,7 +220,8 @@ impl<W: Way> Scenario<'_, W> {
                     ));
                 }
             }
-            // A modern server logs only for a request, and over stdio it is not known for which of several.
+            // A modern server logs only for a request, and over stdio it is not known for which of
+            // several.
             Step::Log(value) if self.behaviour.asks_by_requests || self.work.len() == 1 => {
                 let value = values(*value);
                 self.way.server_sends(&format!(
@@ -386,7 +388,8 @@ impl<W: Way> Scenario<'_, W> {
 /// The discovery of a modern server.
 pub(crate) const DISCOVERY: &str = r#"{"jsonrpc":"2.0","id":ID,"result":{"resultType":"complete", "supportedVersions":["2026-07-28"],"capabilities":{"x":1.0}}}"#;
 
-/// Returns a message as it is compared: `requester` sends requests to this listener, and `own` gets the answers.
+/// Returns a message as it is compared: `requester` sends requests to this listener, and `own` gets
+/// the answers.
 fn spell(names: &mut Names, message: &Message, requester: &str, own: &str) -> String {
     let side = match message.kind() {
         Kind::Request => requester,

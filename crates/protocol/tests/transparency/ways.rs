@@ -1,4 +1,5 @@
-//! The ways between client and server: none at all, a session, or modern requests, with a multiplexer behind.
+//! The ways between client and server: none at all, a session, or modern requests, with a
+//! multiplexer behind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! JSON-RPC as the demo server needs it: one value in becomes a request, a notification or a response, and
-//! refusals get their codes here and nowhere else. Knows nothing of what MCP methods mean.
+//! JSON-RPC as the demo server needs it: one value in becomes a request, a notification or a
+//! response, and refusals get their codes here and nowhere else. Knows nothing of what MCP methods
+//! mean.
 use protocol::error_code;
 use protocol::version::{Era, Version};
 use serde_json::{Map, Value, json};
@@ -96,8 +97,8 @@ pub(super) fn read(value: Value) -> Result<Message, (Option<Value>, Refusal)> {
     {
         return Err(invalid(None, "an id is a string or an integer"));
     }
-    // A client takes an error with its own id for an answer to its request of that id, so the id goes back only
-    // to what looks like a request: the id of a malformed response is one of ours.
+    // A client takes an error with its own id for an answer to its request of that id, so the id
+    // goes back only to what looks like a request: the id of a malformed response is one of ours.
     let answerable = id.clone().filter(|_| fields.contains_key("method"));
     if fields.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
         return Err(invalid(answerable, "\"jsonrpc\" must be \"2.0\""));

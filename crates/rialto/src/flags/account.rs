@@ -18,34 +18,43 @@ pub(crate) struct LoginFlags {
 /// The OAuth client and its authorization server, for `login` and `connect`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct ClientFlags {
-    /// Request this scope in addition to what the server requires; may be repeated [env: RIALTO_SCOPE, separated by spaces]
+    /// Request this scope in addition to what the server requires; may be repeated [env:
+    /// RIALTO_SCOPE, separated by spaces]
     #[arg(long, value_name = "SCOPE")]
     pub(crate) scope: Vec<String>,
-    /// Use this client, which was registered at the authorization server by hand [env: RIALTO_CLIENT_ID]
+    /// Use this client, which was registered at the authorization server by hand [env:
+    /// RIALTO_CLIENT_ID]
     #[arg(long, value_name = "ID")]
     pub(crate) client_id: Option<String>,
-    /// Read that client's secret from this variable [env: RIALTO_CLIENT_SECRET_ENV] [default: RIALTO_CLIENT_SECRET]
+    /// Read that client's secret from this variable [env: RIALTO_CLIENT_SECRET_ENV] [default:
+    /// RIALTO_CLIENT_SECRET]
     #[arg(long, value_name = "NAME")]
     pub(crate) client_secret_env: Option<String>,
-    /// Sign with that client's private key, in PEM, instead of a secret; implies `--grant client-credentials` [env: RIALTO_CLIENT_KEY_FILE]
+    /// Sign with that client's private key, in PEM, instead of a secret; implies `--grant
+    /// client-credentials` [env: RIALTO_CLIENT_KEY_FILE]
     #[arg(long, value_name = "FILE", conflicts_with = "client_secret_env")]
     pub(crate) client_key_file: Option<String>,
     /// Use the client-id metadata document at this address [env: RIALTO_CLIENT_METADATA_URL]
     #[arg(long, value_name = "URL")]
     pub(crate) client_metadata_url: Option<String>,
-    /// Sign in only at this authorization server [env: RIALTO_ISSUER] [default: the server's choice; a secret or key stays with the first]
+    /// Sign in only at this authorization server [env: RIALTO_ISSUER] [default: the server's
+    /// choice; a secret or key stays with the first]
     #[arg(long, value_name = "URL")]
     pub(crate) issuer: Option<String>,
-    /// Redirect the browser to this address, if the client was registered for a fixed one [env: RIALTO_REDIRECT_URI] [default: a free port on 127.0.0.1]
+    /// Redirect the browser to this address, if the client was registered for a fixed one [env:
+    /// RIALTO_REDIRECT_URI] [default: a free port on 127.0.0.1]
     #[arg(long, value_name = "URL")]
     pub(crate) redirect_uri: Option<String>,
-    /// Sign in as a person with a browser, or as the client itself with its secret or key [env: RIALTO_GRANT] [default: person]
+    /// Sign in as a person with a browser, or as the client itself with its secret or key [env:
+    /// RIALTO_GRANT] [default: person]
     #[arg(long, value_name = "person|client-credentials")]
     pub(crate) grant: Option<String>,
-    /// Allow authorization and token endpoints at different hosts, also without RFC 9207 [env: RIALTO_ALLOW_SPLIT_AUTHORITY]
+    /// Allow authorization and token endpoints at different hosts, also without RFC 9207 [env:
+    /// RIALTO_ALLOW_SPLIT_AUTHORITY]
     #[arg(long)]
     pub(crate) allow_split_authority: bool,
-    /// Allow an authorization server at a private address, as in a company's network [env: RIALTO_ALLOW_PRIVATE_ADDRESSES]
+    /// Allow an authorization server at a private address, as in a company's network [env:
+    /// RIALTO_ALLOW_PRIVATE_ADDRESSES]
     #[arg(long)]
     pub(crate) allow_private_addresses: bool,
 }

@@ -173,7 +173,8 @@ fn stuck_reader_of_the_log_delays_no_call() {
 
 #[test]
 fn a_panic_is_logged_by_its_place_and_without_what_callers_sent() {
-    // The hook belongs to the whole process, in which other tests may panic: this one answers for its thread only.
+    // The hook belongs to the whole process, in which other tests may panic: this one answers for
+    // its thread only.
     let this_thread = std::thread::current().id();
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

@@ -1,4 +1,5 @@
-//! `rialto connect` as its hosts use it: the real binary on pipes, clients of both eras in front, servers of both behind.
+//! `rialto connect` as its hosts use it: the real binary on pipes, clients of both eras in front,
+//! servers of both behind.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod stage;
@@ -611,7 +612,8 @@ mod life {
     /// Much more than may wait.
     const FLOOD: usize = 60 << 20;
 
-    /// Writes large calls until nothing more is taken, and gives by how many KiB the program grew meanwhile.
+    /// Writes large calls until nothing more is taken, and gives by how many KiB the program grew
+    /// meanwhile.
     async fn flood(host: Arc<Host>, tool: &str) -> u64 {
         let before = host.memory().resident;
         let written = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,5 @@
-//! `rialto connect` in front of the demo server, which runs beside it or behind another Rialto on HTTP.
+//! `rialto connect` in front of the demo server, which runs beside it or behind another Rialto on
+//! HTTP.
 
 use serde_json::{Value, json};
 use testkit::rialto::binary;

@@ -1,4 +1,5 @@
-//! The road by `rialto connect`: the client starts it as a stdio server, as hosts do, and it reaches the server.
+//! The road by `rialto connect`: the client starts it as a stdio server, as hosts do, and it
+//! reaches the server.
 
 use testkit::eras::Played;
 use testkit::eras::remote::{Pair, Server};

@@ -39,7 +39,8 @@ pub(crate) fn rows() -> BTreeSet<String> {
 pub(crate) struct Tests(BTreeMap<PathBuf, BTreeSet<String>>);
 
 impl Tests {
-    /// Whether there is a test of this name: `FILE::NAME`, the file in this folder or from the repository's root.
+    /// Whether there is a test of this name: `FILE::NAME`, the file in this folder or from the
+    /// repository's root.
     pub(crate) fn have(&mut self, place: &str) -> bool {
         let Some((file, name)) = place.split_once("::") else {
             return false;
@@ -54,8 +55,8 @@ impl Tests {
     }
 }
 
-/// The functions of a file that are marked as tests, and the cells of interop columns (`name: scenario behind server;`).
-/// None, if the file is not there.
+/// The functions of a file that are marked as tests, and the cells of interop columns (`name:
+/// scenario behind server;`). None, if the file is not there.
 fn tests_of(path: &Path) -> BTreeSet<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let mut names = BTreeSet::new();

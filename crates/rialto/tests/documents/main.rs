@@ -1,8 +1,10 @@
-//! The newcomer's documents against the program: what they list exists, what exists they list, and what they show happens.
+//! The newcomer's documents against the program: what they list exists, what exists they list, and
+//! what they show happens.
 //!
-//! The program is asked, not its source, wherever it can tell: flags come from `--help`, keys from the message about an
-//! unknown one. Variables and refusals are read from the source, since nothing else lists them all. curl itself is
-//! not needed: its few options are read here, and one that is not known fails the test.
+//! The program is asked, not its source, wherever it can tell: flags come from `--help`, keys from
+//! the message about an unknown one. Variables and refusals are read from the source, since nothing
+//! else lists them all. curl itself is not needed: its few options are read here, and one that is
+//! not known fails the test.
 
 mod catalogue;
 mod markdown;
@@ -388,7 +390,8 @@ fn every_refusal_of_the_source_has_its_message_in_the_troubleshooting_page() {
         .map(|row| row.cell("Message").replace('`', ""))
         .collect();
     for message in messages {
-        // What is filled in cannot be listed; the longest piece around it is what a user would search for.
+        // What is filled in cannot be listed; the longest piece around it is what a user would
+        // search for.
         let plain = message.replace('`', "");
         let pieces: Vec<&str> = plain.split(['{', '}']).step_by(2).collect();
         let longest = pieces

@@ -66,7 +66,8 @@ pub(crate) fn tables(document: &str) -> Vec<Table> {
                 table.columns.len(),
                 "a row with too many or too few cells: {line}"
             );
-            // The line under the head is none of the rows, but where its cells are not as many there is no table at all.
+            // The line under the head is none of the rows, but where its cells are not as many
+            // there is no table at all.
             if !line.starts_with("|---") {
                 table.cells.push(cells);
             }

@@ -29,7 +29,8 @@ pub(crate) fn without_tests(text: &str) -> String {
         .to_owned()
 }
 
-/// From the head of a function to the brace that closes it, by the indentation that rustfmt gives it.
+/// From the head of a function to the brace that closes it, by the indentation that rustfmt gives
+/// it.
 pub(crate) fn function(text: &str, head: &str) -> String {
     let start = text
         .find(head)
@@ -41,7 +42,8 @@ pub(crate) fn function(text: &str, head: &str) -> String {
     rest[..end].to_owned()
 }
 
-/// The string literals of a text. Comments are left out, since an apostrophe or a quote may stand there.
+/// The string literals of a text. Comments are left out, since an apostrophe or a quote may stand
+/// there.
 pub(crate) fn texts(text: &str) -> Vec<String> {
     let mut texts = Vec::new();
     for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {

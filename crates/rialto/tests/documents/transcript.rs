@@ -129,7 +129,8 @@ impl Curl {
     }
 }
 
-/// The same text from one run to the next: session ids, dates, sealed states and the numbers of streams differ.
+/// The same text from one run to the next: session ids, dates, sealed states and the numbers of
+/// streams differ.
 pub(crate) fn normalised(output: &str) -> String {
     let lines = output.trim_end().lines().map(|line| {
         if line.starts_with("mcp-session-id: ") && line.len() == "mcp-session-id: ".len() + 36 {

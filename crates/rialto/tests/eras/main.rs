@@ -1,17 +1,19 @@
-//! Every cell of the matrix of eras: official SDK clients of both, servers of both, the real binary in between.
+//! Every cell of the matrix of eras: official SDK clients of both, servers of both, the real binary
+//! in between.
 //!
-//! A cell is (scenario, client, server). Each client plays all scenarios in one process in front of one `rialto serve`,
-//! which the first test that asks for the pair starts; the others of that pair look at what was seen. The servers are
-//! in `tests/interop/servers`, the clients in `tests/interop/{node,python}`; both are written with the official
-//! packages that `cargo xtask setup` installs. Nothing is configured for the crossing.
+//! A cell is (scenario, client, server). Each client plays all scenarios in one process in front of
+//! one `rialto serve`, which the first test that asks for the pair starts; the others of that pair
+//! look at what was seen. The servers are in `tests/interop/servers`, the clients in
+//! `tests/interop/{node,python}`; both are written with the official packages that `cargo xtask
+//! setup` installs. Nothing is configured for the crossing.
 
 mod pair;
 
 use pair::{Pair, Server};
 use testkit::eras::{Client, judge};
 
-/// One scenario as a module, with a test for every pair of client and server. Tests run in the order of their names,
-/// so that different pairs are on stage at the same time.
+/// One scenario as a module, with a test for every pair of client and server. Tests run in the
+/// order of their names, so that different pairs are on stage at the same time.
 macro_rules! scenarios {
     ($($scenario:ident: $judge:ident;)*) => {$(
         mod $scenario {

@@ -60,8 +60,8 @@ impl Pair {
         }
     }
 
-    /// The era in which the server must have been used: all clients share it, so it is the modern one where the
-    /// server has it.
+    /// The era in which the server must have been used: all clients share it, so it is the modern
+    /// one where the server has it.
     fn server_era(self) -> &'static str {
         match self.server {
             Server::TypeScript1 | Server::Python1 => "legacy",

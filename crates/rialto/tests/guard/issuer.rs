@@ -1,4 +1,5 @@
-//! Tokens of an authorization server: whose they are, where they are good, and what happens when keys change.
+//! Tokens of an authorization server: whose they are, where they are good, and what happens when
+//! keys change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -90,7 +91,8 @@ async fn tokens_that_break_a_rule_are_refused_and_never_reach_the_server() -> Re
     );
     let other = with(json!({"sub": "mallory"}));
     let others_claims = other.split('.').nth(1).unwrap_or_default();
-    // {"alg":"none"} and {"alg":"HS256","kid":"key-1"}, the latter signed with the public key as its secret.
+    // {"alg":"none"} and {"alg":"HS256","kid":"key-1"}, the latter signed with the public key as
+    // its secret.
     let unsigned = format!("eyJhbGciOiJub25lIn0.{claims}.");
     let confused = {
         use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
@@ -272,7 +274,8 @@ async fn keys_change_under_load_without_a_good_token_refused() -> Result<()> {
                 let client = rialto.client_of("a").await?;
                 let mut at = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    // A fresh token each time: none is remembered, each is signed with the newest key.
+                    // A fresh token each time: none is remembered, each is signed with the newest
+                    // key.
                     let token = issuer.token(&format!("w{worker}-{at}"), A, json!({}));
                     call(&client, "/a/mcp", &token).await?.expect_status(200)?;
                     calls.fetch_add(1, Ordering::Relaxed);

@@ -162,8 +162,9 @@ async fn questions_progress_logs_and_updates_stay_with_their_principal() -> Resu
     alice
         .call(10, "update", json!({"uri": "test://alice-secret"}))
         .await?;
-    // A changed list is the fence behind which nothing of Alice's may have come to Bob. Bob has another child since the
-    // server asked Alice, and got a changed list when the session moved there.
+    // A changed list is the fence behind which nothing of Alice's may have come to Bob. Bob has
+    // another child since the server asked Alice, and got a changed list when the session moved
+    // there.
     alice.call(11, "change_tools", "{}").await?.expect_status(200)?;
     bob.call(11, "change_tools", "{}").await?.expect_status(200)?;
     for (caller, stream, changes) in [("bob", &mut bobs_stream, 2), ("alice", &mut alices_stream, 1)] {
@@ -218,7 +219,8 @@ async fn a_caller_does_not_wait_for_the_answer_of_another() -> Result<()> {
     Ok(())
 }
 
-/// Bob's session was open before the server asked Alice. With Bob's next call it moves to another child.
+/// Bob's session was open before the server asked Alice. With Bob's next call it moves to another
+/// child.
 #[tokio::test]
 async fn a_session_moves_to_a_child_of_its_own_once_the_server_has_asked_another() -> Result<()> {
     let fixture = Fixture::with_stub().await?;
@@ -275,7 +277,8 @@ async fn a_session_moves_to_a_child_of_its_own_once_the_server_has_asked_another
     Ok(())
 }
 
-/// Where there is no room for another child, the call waits a moment and is refused with the setting that helps.
+/// Where there is no room for another child, the call waits a moment and is refused with the
+/// setting that helps.
 #[tokio::test]
 async fn a_caller_that_must_wait_for_the_answer_of_another_is_refused() -> Result<()> {
     let fixture =

@@ -26,8 +26,8 @@ async fn d15_id_of_another_sessions_call_answers_no_call() {
     );
 }
 
-/// While the victim's call waits, the thief's is answered with the victim's id. The victim gets what is its own; gives
-/// what the thief got.
+/// While the victim's call waits, the thief's is answered with the victim's id. The victim gets
+/// what is its own; gives what the thief got.
 async fn theft(
     stage: &Stage,
     victim: &McpClient,

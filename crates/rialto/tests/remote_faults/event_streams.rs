@@ -96,7 +96,8 @@ async fn d3_a_primed_stream_that_closes_is_resumed_after_the_time_it_asked_for()
     let answered = client.call(1, "long", json!({}));
     let resumed = async {
         let call = stage.upstream.wait_for("the call", calls("long")).await;
-        // The id of the call is the bridge's own, and the answer on the resumed stream has to have it.
+        // The id of the call is the bridge's own, and the answer on the resumed stream has to have
+        // it.
         let answer = result("resumed").replace("{id}", &call.body["id"].to_string());
         stage.upstream.once(
             Exchange::is_resumption,

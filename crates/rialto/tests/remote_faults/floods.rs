@@ -87,7 +87,8 @@ fn endless(piece: Vec<u8>) -> Step {
     }
 }
 
-/// The call fails, the connection is closed before all of it was sent, little of it is held, and service goes on.
+/// The call fails, the connection is closed before all of it was sent, little of it is held, and
+/// service goes on.
 async fn flood(steps: Vec<Step>) {
     let upstream = Upstream::legacy().start().await.expect("an upstream");
     let keys = json!({"type": "streamable_http", "max_message_bytes": "1MiB"});

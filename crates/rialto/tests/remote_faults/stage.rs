@@ -71,7 +71,8 @@ pub(crate) async fn ask_modern(rialto: &Rialto, id: u64, method: &str, mut param
     client.request(id, method, params).await.expect("an answer")
 }
 
-/// The call has failed: with one of these statuses if nothing was sent before, else with an error as the last event.
+/// The call has failed: with one of these statuses if nothing was sent before, else with an error
+/// as the last event.
 #[track_caller]
 pub(crate) fn assert_failed(reply: &Reply, statuses: &[u16]) {
     let answer = reply.answer();

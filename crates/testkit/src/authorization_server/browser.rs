@@ -7,11 +7,12 @@ use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The variable that names the file in which `testkit-browser` notes what it did: `opened` for each start, then a
-/// line for each page. Without it the browser fails on a page whose status is not 200.
+/// The variable that names the file in which `testkit-browser` notes what it did: `opened` for each
+/// start, then a line for each page. Without it the browser fails on a page whose status is not
+/// 200.
 pub const NOTES: &str = "RIALTO_TEST_NOTES";
-/// The variable that names what the person does: `signs-in`, which is the default, `leaves` the page as it is, or
-/// `meddles` with the callback listener before signing in.
+/// The variable that names what the person does: `signs-in`, which is the default, `leaves` the
+/// page as it is, or `meddles` with the callback listener before signing in.
 pub const PERSON: &str = "RIALTO_TEST_PERSON";
 
 /// The program `testkit-browser`: opens the page that is its last argument.
@@ -51,8 +52,8 @@ fn open(arguments: impl Iterator<Item = String>) -> Result<()> {
     }
 }
 
-/// Sends the callback listener what it must refuse, and notes how it answers. Two connections that never finish stay
-/// open and are returned: others must not wait for them.
+/// Sends the callback listener what it must refuse, and notes how it answers. Two connections that
+/// never finish stay open and are returned: others must not wait for them.
 fn meddle(url: &str, notes: &mut File) -> Result<Vec<TcpStream>> {
     let listener = callback(url)?;
     let silent = TcpStream::connect(&listener)?;

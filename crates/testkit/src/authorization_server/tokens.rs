@@ -1,4 +1,5 @@
-//! The accounts of the authorization server: clients, codes, tokens. Every rule that a client might break is checked here.
+//! The accounts of the authorization server: clients, codes, tokens. Every rule that a client might
+//! break is checked here.
 
 use std::collections::HashMap;
 
@@ -252,7 +253,8 @@ impl Accounts {
     }
 }
 
-/// Returns the client that signed the assertion for this server and a short time (RFC 7523, section 3).
+/// Returns the client that signed the assertion for this server and a short time (RFC 7523, section
+/// 3).
 fn signed(form: &Form, assertion: &str, conduct: &Conduct, issuer: &str) -> Option<String> {
     let (id, _) = conduct.client_by_hand.as_ref()?;
     let kind = form.get("client_assertion_type")?;

@@ -42,7 +42,8 @@ impl RawResponse {
     }
 }
 
-/// The bytes of a request to `127.0.0.1` with these headers and this body, and with nothing else but the length.
+/// The bytes of a request to `127.0.0.1` with these headers and this body, and with nothing else
+/// but the length.
 pub fn request(method: &str, path: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n").into_bytes();

@@ -67,8 +67,8 @@ impl Reply {
         )))
     }
 
-    /// The status that a client which takes JSON only gets for the failure in this answer; `None` if it is no failure of
-    /// Rialto's.
+    /// The status that a client which takes JSON only gets for the failure in this answer; `None`
+    /// if it is no failure of Rialto's.
     pub fn failure_status(&self) -> Option<u16> {
         let reason = self.reason()?;
         let statuses: &[(u16, &[&str])] = &[
@@ -116,7 +116,8 @@ impl Reply {
         reason.as_str().map(str::to_owned)
     }
 
-    /// The JSON-RPC answer as it was sent, whether as the body or as the last message of the stream.
+    /// The JSON-RPC answer as it was sent, whether as the body or as the last message of the
+    /// stream.
     ///
     /// # Panics
     /// When there is none.

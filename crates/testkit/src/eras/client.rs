@@ -32,7 +32,8 @@ impl Client {
             Client::TypeScript2Modern => (Sdk::TypeScript2, Era::Modern),
             Client::Python1 => (Sdk::Python1, Era::Legacy),
             Client::Python2Legacy => (Sdk::Python2, Era::Legacy),
-            // What it does by default; it must find out for itself that Rialto shows it the modern era.
+            // What it does by default; it must find out for itself that Rialto shows it the modern
+            // era.
             Client::Python2Modern => (Sdk::Python2, Era::Auto),
         }
     }

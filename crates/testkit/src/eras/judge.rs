@@ -1,4 +1,5 @@
-//! What each scenario must have shown, whichever pair played it: the eras differ, what is seen does not.
+//! What each scenario must have shown, whichever pair played it: the eras differ, what is seen does
+//! not.
 
 use serde_json::{Value, json};
 

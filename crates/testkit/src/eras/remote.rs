@@ -16,7 +16,8 @@ use crate::revision::LEGACY;
 
 mod cells;
 
-/// The 2.x lines are legacy clients too, but as such they send what the 1.x lines send; the test `eras` has them.
+/// The 2.x lines are legacy clients too, but as such they send what the 1.x lines send; the test
+/// `eras` has them.
 const CLIENTS: [Client; 4] = [
     Client::TypeScript1,
     Client::TypeScript2Modern,
@@ -64,7 +65,8 @@ pub enum Server {
     Python2,
 }
 
-/// How a client is brought to a server: pair, origin of the server and scenarios in, observations out.
+/// How a client is brought to a server: pair, origin of the server and scenarios in, observations
+/// out.
 pub type Road = fn(Pair, &str, &str) -> Played;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,7 +1,7 @@
 //! What the client of a pair saw: a pair is played once, however many tests want to know.
 //!
-//! How it is played is the pair's own affair. One that cannot be played to its end, or that leaves a process behind,
-//! fails every cell of it.
+//! How it is played is the pair's own affair. One that cannot be played to its end, or that leaves
+//! a process behind, fails every cell of it.
 
 use std::collections::BTreeMap;
 use std::panic::{self, UnwindSafe};
@@ -32,7 +32,8 @@ impl<Pair: Ord> Stages<Pair> {
     /// # Panics
     /// When the pair could not be played, or the client failed in this scenario.
     pub fn seen_in(&self, pair: Pair, scenario: &str, play: impl FnOnce() -> Played + UnwindSafe) -> Value {
-        // A panic here, such as that of a Rialto that leaves a child behind, is for every cell of the pair.
+        // A panic here, such as that of a Rialto that leaves a child behind, is for every cell of
+        // the pair.
         let play = || {
             panic::catch_unwind(play)
                 .unwrap_or_else(|_| Err("see the panic of the test that played it".to_owned()))

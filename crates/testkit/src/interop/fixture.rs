@@ -1,7 +1,7 @@
 //! The real binary with a real server behind it, set up for one scenario and taken down after it.
 //!
-//! Hides where the server's package is. It refuses to leave anything running: a Rialto that does not end well, and a
-//! child that outlives it, fail the test.
+//! Hides where the server's package is. It refuses to leave anything running: a Rialto that does
+//! not end well, and a child that outlives it, fail the test.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
 //! What each scenario must have shown, whichever client played it.
 //!
-//! A judge has the name of its scenario and panics with the difference. It knows nothing of processes.
+//! A judge has the name of its scenario and panics with the difference. It knows nothing of
+//! processes.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! The official SDKs that run in a process of their own: which script, which interpreter, and for how long.
+//! The official SDKs that run in a process of their own: which script, which interpreter, and for
+//! how long.
 //!
 //! A script is run to its end and its one line is read. The judges are elsewhere.
 
@@ -31,7 +32,8 @@ pub enum Sdk {
 pub enum Era {
     /// By `initialize`, without a look for anything newer.
     Legacy,
-    /// The same over the transport of before, HTTP with SSE; only the 1.x lines are started so here.
+    /// The same over the transport of before, HTTP with SSE; only the 1.x lines are started so
+    /// here.
     OldTransport,
     /// By asking `server/discover` first, which the 1.x lines cannot.
     Auto,
@@ -63,7 +65,8 @@ pub fn traveller(
     move |url, scenario| observed(sdk.run(script, era, road, url, scenario)?)
 }
 
-/// A Python client of an environment of its own. Its script takes the client's name, endpoint and scenario.
+/// A Python client of an environment of its own. Its script takes the client's name, endpoint and
+/// scenario.
 pub fn python_player(
     script: &'static str,
     environment: &'static str,

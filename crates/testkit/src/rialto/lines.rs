@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The oldest lines go first when there are more, so that a flood cannot fill the memory of the test.
+/// The oldest lines go first when there are more, so that a flood cannot fill the memory of the
+/// test.
 const MOST_LINES: usize = 200_000;
 const LONGEST_LINE: u64 = 1 << 20;
 const STALL_PAUSE: Duration = Duration::from_millis(20);

@@ -73,7 +73,8 @@ impl Later {
             let wait = match schedule.entries.first_entry() {
                 Some(first) if first.key().0 <= Instant::now() => {
                     let entry = first.remove();
-                    // Written with the schedule locked: once `cancel` has found it, nothing follows.
+                    // Written with the schedule locked: once `cancel` has found it, nothing
+                    // follows.
                     output.line(&entry.line);
                     continue;
                 }

@@ -1,4 +1,5 @@
-//! The stub's flags. Unknown ones are refused, so that a typing error in a test does not pass as health.
+//! The stub's flags. Unknown ones are refused, so that a typing error in a test does not pass as
+//! health.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -35,8 +36,8 @@ pub(super) enum Behaviour {
     /// Calls are answered without a handshake too; unknown things are errors.
     #[default]
     Lenient,
-    /// `--strict`: any request but `ping` before `initialize` and `notifications/initialized` is an error,
-    /// and so is a second `initialize`.
+    /// `--strict`: any request but `ping` before `initialize` and `notifications/initialized` is an
+    /// error, and so is a second `initialize`.
     Strict,
     /// `--stateless`: no handshake is needed and nothing is an error.
     Stateless,
@@ -78,9 +79,11 @@ pub(super) struct Options {
     pub(super) daemon: Option<PathBuf>,
     /// `--journal FILE`.
     pub(super) journal: Option<PathBuf>,
-    /// `--version V`: the protocol version of every answer to `initialize`; the client's own otherwise.
+    /// `--version V`: the protocol version of every answer to `initialize`; the client's own
+    /// otherwise.
     pub(super) version: Option<String>,
-    /// `--no-tools`, `--no-resources`, `--no-subscribe`, `--no-prompts`, `--no-logging`, `--no-completions`.
+    /// `--no-tools`, `--no-resources`, `--no-subscribe`, `--no-prompts`, `--no-logging`,
+    /// `--no-completions`.
     pub(super) without: BTreeSet<Feature>,
 }
 

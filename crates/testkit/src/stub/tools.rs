@@ -412,7 +412,8 @@ impl Server {
             .line(&call.says(if wanted { "logged" } else { "below the level" }));
     }
 
-    /// Sends the update with or without a subscription: the gateway must know which client wants it.
+    /// Sends the update with or without a subscription: the gateway must know which client wants
+    /// it.
     fn update(&self, call: &Invocation<'_>) {
         let uri = call
             .arguments

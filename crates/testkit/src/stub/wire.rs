@@ -1,4 +1,5 @@
-//! JSON-RPC messages with every value left as raw JSON, so that ids and tokens are quoted byte for byte.
+//! JSON-RPC messages with every value left as raw JSON, so that ids and tokens are quoted byte for
+//! byte.
 
 use std::collections::BTreeMap;
 

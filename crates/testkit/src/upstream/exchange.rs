@@ -1,4 +1,5 @@
-//! What reached the upstream: every request with every header, what was run, and which peers disconnected.
+//! What reached the upstream: every request with every header, what was run, and which peers
+//! disconnected.
 
 use std::time::Instant;
 
@@ -52,7 +53,8 @@ impl Exchange {
         self.http_method == "GET" && self.header("last-event-id").is_some()
     }
 
-    /// Returns a text of a script with the values of this request for `{id}`, `{token}` and `{session}`.
+    /// Returns a text of a script with the values of this request for `{id}`, `{token}` and
+    /// `{session}`.
     pub(super) fn filled_into(&self, text: &str) -> String {
         let token = &self.body["params"]["_meta"]["progressToken"];
         text.replace("{id}", &self.body["id"].to_string())

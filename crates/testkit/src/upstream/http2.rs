@@ -1,4 +1,5 @@
-//! HTTP/2 in front of an upstream: each request of the one or many connections is passed on over HTTP/1.1.
+//! HTTP/2 in front of an upstream: each request of the one or many connections is passed on over
+//! HTTP/1.1.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -7,7 +7,8 @@ use tokio::sync::Semaphore;
 
 use super::exchange::Exchange;
 
-/// One thing to do with a request. Texts are sent with `{id}`, `{token}` and `{session}` filled in from it.
+/// One thing to do with a request. Texts are sent with `{id}`, `{token}` and `{session}` filled in
+/// from it.
 #[derive(Debug, Clone)]
 pub enum Step {
     /// The tool is run, which the journal records.

@@ -4,7 +4,8 @@
 #[derive(Debug, PartialEq)]
 pub struct Scenario {
     pub name: &'static str,
-    /// As `list --client` shows them. `extension` stands for an extension of the protocol, whatever its revision.
+    /// As `list --client` shows them. `extension` stands for an extension of the protocol, whatever
+    /// its revision.
     pub revisions: &'static [&'static str],
     /// Why it is not played; `None` if it is.
     pub left_out: Option<&'static str>,
@@ -105,7 +106,8 @@ pub fn read_list(printed: &str) -> Vec<(&str, Vec<&str>)> {
         .collect()
 }
 
-/// How the suite's own list differs from the one above: what it has and we do not know, and the reverse.
+/// How the suite's own list differs from the one above: what it has and we do not know, and the
+/// reverse.
 pub fn differences(printed: &str) -> Vec<String> {
     let theirs = read_list(printed);
     let known = |(name, revisions): &(&str, Vec<&str>)| {

@@ -1,8 +1,9 @@
 //! The environment of a child: a short allow-list from Rialto's own, plus what is configured.
 //!
-//! It hides the list. It refuses to pass anything else on, because Rialto's environment may hold keys
-//! of the gateway and of other servers. A command given in a shell inherits that shell's variables instead,
-//! without those that configure Rialto. It reads no environment itself: the caller hands it over.
+//! It hides the list. It refuses to pass anything else on, because Rialto's environment may hold
+//! keys of the gateway and of other servers. A command given in a shell inherits that shell's
+//! variables instead, without those that configure Rialto. It reads no environment itself: the
+//! caller hands it over.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -26,7 +27,8 @@ const ALLOWED: &[&[&str]] = &[
         "LC_TIME",
         "TZ",
     ],
-    // Where to keep temporary, cached and configured things. `npx` and `uvx` cache whole packages there.
+    // Where to keep temporary, cached and configured things. `npx` and `uvx` cache whole packages
+    // there.
     &[
         "TMPDIR",
         "XDG_CACHE_HOME",
@@ -43,11 +45,12 @@ const ALLOWED: &[&[&str]] = &[
         "SSL_CERT_DIR",
         "SSL_CERT_FILE",
     ],
-    // The way out of the network, in both spellings that programs look for. A proxy's own password may
-    // be in the address; a child that is to reach anything needs it there.
+    // The way out of the network, in both spellings that programs look for. A proxy's own password
+    // may be in the address; a child that is to reach anything needs it there.
     &["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"],
     &["all_proxy", "https_proxy", "http_proxy", "no_proxy"],
-    // Where `npx` finds packages. Tokens are not listed: npm reads them from its user configuration.
+    // Where `npx` finds packages. Tokens are not listed: npm reads them from its user
+    // configuration.
     &[
         "NPM_CONFIG_CACHE",
         "NPM_CONFIG_CAFILE",
@@ -79,7 +82,8 @@ const ALLOWED: &[&[&str]] = &[
         "UV_INDEX_URL",
     ],
     &["UV_NATIVE_TLS", "UV_PYTHON_INSTALL_DIR", "UV_TOOL_DIR"],
-    // Version managers: a program in `PATH` is often their stand-in and finds the real one through these.
+    // Version managers: a program in `PATH` is often their stand-in and finds the real one through
+    // these.
     &[
         "ASDF_DATA_DIR",
         "ASDF_DIR",

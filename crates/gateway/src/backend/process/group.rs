@@ -4,8 +4,8 @@
 //! that is dropped before it is known to be gone is killed. It refuses the ids 0 and 1, which
 //! `kill` would read as "my own group" and "all processes".
 //!
-//! A process that leaves the group (`setsid`) is found by the mark of its child, see `strays.rs`, where orphans come
-//! to this process.
+//! A process that leaves the group (`setsid`) is found by the mark of its child, see `strays.rs`,
+//! where orphans come to this process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ impl GroupId {
         rustix::process::test_kill_process_group(self.pid()).is_ok()
     }
 
-    /// Waits for the dead of the group that are our children. There are such only where orphans come to
-    /// us: when Rialto is the first process of a container.
+    /// Waits for the dead of the group that are our children. There are such only where orphans
+    /// come to us: when Rialto is the first process of a container.
     fn reap(self) {
         while let Ok(Some(_)) = rustix::process::waitpgid(self.pid(), WaitOptions::NOHANG) {}
     }
@@ -163,7 +163,8 @@ impl Drop for Group {
 pub(super) struct Leftover(Group);
 
 impl Leftover {
-    /// Ends the group and those that left it: SIGTERM (unless it has been `asked` already), SIGKILL at the deadline.
+    /// Ends the group and those that left it: SIGTERM (unless it has been `asked` already), SIGKILL
+    /// at the deadline.
     pub(super) async fn end(self, deadline: Instant, asked: bool) {
         if asked {
             // They have come to us only now.
@@ -180,7 +181,8 @@ impl Leftover {
         self.forget();
     }
 
-    /// Waits for the end of what was killed. Those that a stray has started come to us with its end.
+    /// Waits for the end of what was killed. Those that a stray has started come to us with its
+    /// end.
     async fn killed_by(&self, deadline: Instant) -> bool {
         while Instant::now() < deadline {
             if self.gone_by(deadline.min(Instant::now() + LAST_LOOK)).await {

@@ -114,8 +114,8 @@ impl Launcher {
         Self::with(Warden::new(warden))
     }
 
-    /// A launcher whose children may outlive Rialto if it is killed: for tests, and for commands that
-    /// start a child for a moment only.
+    /// A launcher whose children may outlive Rialto if it is killed: for tests, and for commands
+    /// that start a child for a moment only.
     pub fn without_warden() -> Self {
         Self::with(Warden::none())
     }
@@ -130,8 +130,9 @@ impl Launcher {
         }
     }
 
-    /// Also ends processes that leave the group of their child: orphans among the descendants of this process become
-    /// its children. Call it inside a runtime, which waits for them when they die.
+    /// Also ends processes that leave the group of their child: orphans among the descendants of
+    /// this process become its children. Call it inside a runtime, which waits for them when they
+    /// die.
     pub fn adopting(mut self) -> Self {
         match adopt_orphans() {
             Ok(()) => {
@@ -152,7 +153,8 @@ impl Launcher {
         self
     }
 
-    /// Starts a child. It returns when the program runs or is known not to; call it inside a runtime.
+    /// Starts a child. It returns when the program runs or is known not to; call it inside a
+    /// runtime.
     pub fn launch(&self, order: &LaunchOrder) -> Result<Running, LaunchError> {
         let program = order.argv.first().map_or("", String::as_str);
         let path = resolve(program, order.cwd.as_deref(), order.env.path())?;
@@ -220,8 +222,8 @@ impl Launcher {
         self.warden.kill_all();
     }
 
-    /// Waits until the warden process knows of every child started so far. Nothing needs to wait for this
-    /// in service; it never ends without a warden that can be started.
+    /// Waits until the warden process knows of every child started so far. Nothing needs to wait
+    /// for this in service; it never ends without a warden that can be started.
     pub async fn guarded(&self) {
         self.warden.informed().await;
     }

@@ -54,8 +54,8 @@ pub fn resolve(program: &str, cwd: Option<&Path>, path: Option<&OsStr>) -> Resul
         };
     }
     let path = path.map_or_else(|| OsString::from(PATH_OF_LAST_RESORT), OsStr::to_os_string);
-    // Like `execvp`, go on past a file that cannot be run, and complain about it only if nothing better
-    // follows: a later directory often holds the real program.
+    // Like `execvp`, go on past a file that cannot be run, and complain about it only if nothing
+    // better follows: a later directory often holds the real program.
     let mut unfit = None;
     for directory in path.as_bytes().split(|byte| *byte == b':') {
         let candidate = absolute(cwd, &Path::new(OsStr::from_bytes(directory)).join(program));
@@ -73,7 +73,8 @@ pub fn resolve(program: &str, cwd: Option<&Path>, path: Option<&OsStr>) -> Resul
 
 fn absolute(cwd: Option<&Path>, path: &Path) -> PathBuf {
     let from_cwd = cwd.map_or_else(|| path.to_path_buf(), |cwd| cwd.join(path));
-    // This fails only for an empty path or a lost working directory; the look that follows will tell.
+    // This fails only for an empty path or a lost working directory; the look that follows will
+    // tell.
     std::path::absolute(&from_cwd).unwrap_or(from_cwd)
 }
 

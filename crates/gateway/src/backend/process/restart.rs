@@ -173,7 +173,8 @@ impl RestartPolicy {
         }
     }
 
-    /// The child could not be started, or ended without being asked to. The answer is the new state.
+    /// The child could not be started, or ended without being asked to. The answer is the new
+    /// state.
     pub fn handle_failure(&mut self, now: Duration) -> Result<ChildState, IllegalTransition> {
         match self.phase {
             Phase::Starting => {}
@@ -187,8 +188,8 @@ impl RestartPolicy {
         Ok(self.state())
     }
 
-    /// The child may have ended because of `server/discover`, and is sent `initialize` next time. The
-    /// last failure is not counted once the child is ready.
+    /// The child may have ended because of `server/discover`, and is sent `initialize` next time.
+    /// The last failure is not counted once the child is ready.
     pub fn forgive_failure(&mut self) {
         self.forgives_one = true;
     }
@@ -408,8 +409,8 @@ mod tests {
     }
 
     proptest! {
-        /// In any 30 s there are at most 1 + 3 starts, and one more for each child that was stopped on
-        /// purpose; a wait is always served in full; every step is a legal one.
+        /// In any 30 s there are at most 1 + 3 starts, and one more for each child that was stopped
+        /// on purpose; a wait is always served in full; every step is a legal one.
         #[test]
         fn starts_in_any_window_never_exceed_the_law(events in prop::collection::vec(event(), 0..200)) {
             let mut policy = RestartPolicy::new();

@@ -1,7 +1,9 @@
-//! What a child writes to stderr: always read, logged with care, the end of it kept for error reports.
+//! What a child writes to stderr: always read, logged with care, the end of it kept for error
+//! reports.
 //!
-//! It hides how lines are cut, escaped and rationed. It refuses to let a child freeze on a full pipe, to
-//! let one flood the log or draw on a terminal, and to hold more than a fixed amount of text.
+//! It hides how lines are cut, escaped and rationed. It refuses to let a child freeze on a full
+//! pipe, to let one flood the log or draw on a terminal, and to hold more than a fixed amount of
+//! text.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -25,7 +27,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// How much of the end is kept.
 const TAIL_BYTES: usize = 64 * 1024;
 
-/// How many of the last lines an error shows, how many further up that speak of an error, and how much of each.
+/// How many of the last lines an error shows, how many further up that speak of an error, and how
+/// much of each.
 const LAST_LINES: usize = 20;
 const ERROR_LINES: usize = 5;
 const LONGEST_SHOWN: usize = 1000;
@@ -90,8 +93,8 @@ impl StderrTail {
             .collect()
     }
 
-    /// Waits until the pipe has ended and all of it is here, or for `limit`. The exit of a child is often
-    /// known a little before its last words are.
+    /// Waits until the pipe has ended and all of it is here, or for `limit`. The exit of a child is
+    /// often known a little before its last words are.
     pub async fn ended_within(&self, limit: Duration) {
         let mut ended = self.ended.subscribe();
         let _ = timeout(limit, ended.wait_for(|ended| *ended)).await;
@@ -272,8 +275,9 @@ impl Lines {
     }
 }
 
-/// Appends the line with everything escaped that could act on a terminal or begin a new record: control
-/// characters, and those that change the direction or the look of the text around them. True: it was cut.
+/// Appends the line with everything escaped that could act on a terminal or begin a new record:
+/// control characters, and those that change the direction or the look of the text around them.
+/// True: it was cut.
 fn escape_into(text: &mut String, line: &[u8]) -> bool {
     for chunk in line.utf8_chunks() {
         for character in chunk.valid().chars() {

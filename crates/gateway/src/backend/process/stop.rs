@@ -1,4 +1,5 @@
-//! The life of a started child up to its end: noticing the exit, stopping it, leaving nothing behind.
+//! The life of a started child up to its end: noticing the exit, stopping it, leaving nothing
+//! behind.
 //!
 //! It hides signals, groups and reaping. Pipes prove nothing: only the process status shows that a
 //! child has ended. However a `ChildProcess` is lost (a stop, a drop, a panic, a runtime that goes
@@ -122,9 +123,9 @@ impl ChildProcess {
 
     /// Stops the child and its whole group, within `grace`. The caller has dropped its stdin.
     ///
-    /// A short while to end by itself, SIGTERM to the group, SIGKILL to the group when the grace is over.
-    /// It returns when nothing is left. Dropping the future before that kills the group at once, which is
-    /// how a caller that runs out of patience ends the matter.
+    /// A short while to end by itself, SIGTERM to the group, SIGKILL to the group when the grace is
+    /// over. It returns when nothing is left. Dropping the future before that kills the group at
+    /// once, which is how a caller that runs out of patience ends the matter.
     pub async fn stop(mut self, grace: Duration) -> Exit {
         let deadline = Instant::now() + grace;
         let mut asked = false;
@@ -142,7 +143,8 @@ impl ChildProcess {
             leftover.end(deadline, asked).await;
         }
         if let Some(sweep) = self.sweep.take() {
-            // It was begun by `exited` and keeps its own deadline. It ends early only with the runtime.
+            // It was begun by `exited` and keeps its own deadline. It ends early only with the
+            // runtime.
             let _ = sweep.await;
         }
         exit
@@ -195,8 +197,9 @@ impl Drop for ChildProcess {
 
 /// Runs a duty that must outlive the value that gave it.
 ///
-/// Without a runtime, or with one that is ending, the duty is dropped, and the groups it holds are killed
-/// by that. This goes through the handle because `tokio::spawn` would panic there, in the middle of a drop.
+/// Without a runtime, or with one that is ending, the duty is dropped, and the groups it holds are
+/// killed by that. This goes through the handle because `tokio::spawn` would panic there, in the
+/// middle of a drop.
 pub(super) fn in_background(duty: impl Future<Output = ()> + Send + 'static) -> Option<JoinHandle<()>> {
     Handle::try_current().ok().map(|runtime| runtime.spawn(duty))
 }

@@ -1,11 +1,13 @@
-//! Strays: processes that left the group of their child (`setsid`, a double fork) and live on without it.
+//! Strays: processes that left the group of their child (`setsid`, a double fork) and live on
+//! without it.
 //!
-//! Each child is started with a mark in its environment, which every process that it starts inherits. An orphan among its
-//! descendants comes to Rialto, which is their subreaper ([`adopt_orphans`]); by the mark it is known whose it was.
-//! The warden, which is no ancestor of theirs, finds the marked ones among all processes.
+//! Each child is started with a mark in its environment, which every process that it starts
+//! inherits. An orphan among its descendants comes to Rialto, which is their subreaper
+//! ([`adopt_orphans`]); by the mark it is known whose it was. The warden, which is no ancestor of
+//! theirs, finds the marked ones among all processes.
 //!
-//! A process that clears its environment as well is not found. It is left alone: what comes to Rialto unmarked may
-//! be a browser that was opened for a person.
+//! A process that clears its environment as well is not found. It is left alone: what comes to
+//! Rialto unmarked may be a browser that was opened for a person.
 //!
 //! Elsewhere than on Linux there is neither a subreaper nor `/proc`, and nothing is found.
 
@@ -29,12 +31,12 @@ pub(super) const VARIABLE: &str = "__RIALTO_INSTANCE";
 /// No environment is read beyond this.
 const LONGEST_ENVIRONMENT: u64 = 1 << 20;
 
-/// How long a dead child stays unwaited for before it counts as an orphan. Those that Rialto started itself are
-/// waited for at once.
+/// How long a dead child stays unwaited for before it counts as an orphan. Those that Rialto
+/// started itself are waited for at once.
 const UNCLAIMED: Duration = Duration::from_secs(1);
 
-/// Closes this process to its children: its memory, environment and files in `/proc`, and tracing. What is executed
-/// later is not affected.
+/// Closes this process to its children: its memory, environment and files in `/proc`, and tracing.
+/// What is executed later is not affected.
 pub fn close_to_children() -> std::io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
@@ -79,13 +81,14 @@ impl Marks {
     }
 }
 
-/// The value of [`VARIABLE`] for one child. It ends with a dot, so that none is the beginning of another.
+/// The value of [`VARIABLE`] for one child. It ends with a dot, so that none is the beginning of
+/// another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mark(String);
 
 impl Mark {
-    /// Returns the marked processes among the living children of this process that are not in `group`: the leader
-    /// and those that stayed with it are signalled by their group.
+    /// Returns the marked processes among the living children of this process that are not in
+    /// `group`: the leader and those that stayed with it are signalled by their group.
     pub(super) fn adopted(&self, group: Pid) -> Vec<Stray> {
         let has_left = |pid: &Pid| rustix::process::getpgid(Some(*pid)).is_ok_and(|of| of != group);
         children()
@@ -114,7 +117,8 @@ pub(super) fn marked(prefix: &str) -> Vec<Stray> {
         .collect()
 }
 
-/// A process that left its group. It is held by a descriptor, so that a signal reaches it and never a successor.
+/// A process that left its group. It is held by a descriptor, so that a signal reaches it and never
+/// a successor.
 #[derive(Debug)]
 pub(super) struct Stray(OwnedFd);
 
@@ -189,8 +193,8 @@ fn dead(warden: &Weak<Warden>) -> Vec<(Pid, String)> {
         .map_or_else(Vec::new, |warden| dead_children(&warden))
 }
 
-/// Returns the dead children that Rialto did not start, and when they were started, by which a number that is
-/// used again is noticed.
+/// Returns the dead children that Rialto did not start, and when they were started, by which a
+/// number that is used again is noticed.
 fn dead_children(warden: &Warden) -> Vec<(Pid, String)> {
     let dead = |pid: Pid| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

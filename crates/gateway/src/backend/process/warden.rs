@@ -1,15 +1,17 @@
 //! The warden: a small helper process that ends Rialto's children when Rialto can no longer do it.
 //!
-//! A SIGKILL or an abort gives Rialto no chance to clean up, and a stubborn child does not end on its
-//! own. So one process, our own binary with a hidden argument, reads from a pipe that only Rialto holds:
-//! `+ID` and `-ID` lines tell it which process groups are alive. When the pipe ends, Rialto is gone, and
-//! the warden kills those groups, and every process with the mark of Rialto (`=MARK`, see `strays.rs`), and ends too. It is in a group of its own, so that Ctrl-C does not reach it.
+//! A SIGKILL or an abort gives Rialto no chance to clean up, and a stubborn child does not end on
+//! its own. So one process, our own binary with a hidden argument, reads from a pipe that only
+//! Rialto holds: `+ID` and `-ID` lines tell it which process groups are alive. When the pipe ends,
+//! Rialto is gone, and the warden kills those groups, and every process with the mark of Rialto
+//! (`=MARK`, see `strays.rs`), and ends too. It is in a group of its own, so that Ctrl-C does not
+//! reach it.
 //!
-//! The parent-death signal of Linux is not used: it needs `unsafe`, follows the thread that forked, and
-//! does not reach grandchildren.
+//! The parent-death signal of Linux is not used: it needs `unsafe`, follows the thread that forked,
+//! and does not reach grandchildren.
 //!
-//! The handle never blocks: it changes a set and wakes a task, which tells the helper the difference and
-//! starts it again if it dies. The set is as large as the number of living children.
+//! The handle never blocks: it changes a set and wakes a task, which tells the helper the
+//! difference and starts it again if it dies. The set is as large as the number of living children.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -98,7 +100,8 @@ impl Warden {
         if let Some(command) = &self.command
             && !self.started.swap(true, Ordering::Relaxed)
         {
-            // The task holds no strong reference: when the last handle goes, it ends, and so does the helper.
+            // The task holds no strong reference: when the last handle goes, it ends, and so does
+            // the helper.
             in_background(keep(
                 command.clone(),
                 Arc::downgrade(self),
@@ -275,10 +278,12 @@ fn differences(written: &BTreeSet<GroupId>, current: &BTreeSet<GroupId>) -> Stri
 pub fn run() {
     let left = listen(BufReader::new(io::stdin().lock()));
     if left.groups.is_empty() {
-        // Those that left a group end before it is released: there is nothing to look for among all processes.
+        // Those that left a group end before it is released: there is nothing to look for among all
+        // processes.
         return;
     }
-    // One signal is enough for a group. The further looks are for those that only just came into being.
+    // One signal is enough for a group. The further looks are for those that only just came into
+    // being.
     let deadline = std::time::Instant::now() + LOOK_AFTER;
     loop {
         let strays = left.mark.as_deref().map_or_else(Vec::new, strays::marked);
@@ -304,7 +309,8 @@ struct Registered {
     mark: Option<String>,
 }
 
-/// Follows the lines to their end; the answer is what is alive then. Lines that mean nothing are skipped.
+/// Follows the lines to their end; the answer is what is alive then. Lines that mean nothing are
+/// skipped.
 fn listen(mut input: impl BufRead) -> Registered {
     // Longer than any id or mark, so a line that is cut here was none.
     const LONGEST_LINE: u64 = 48;
@@ -315,8 +321,8 @@ fn listen(mut input: impl BufRead) -> Registered {
         match (&mut input).take(LONGEST_LINE).read_until(b'\n', &mut line) {
             Ok(0) => return left,
             Ok(_) => {}
-            // `read_until` goes on after an interruption by itself; anything else means that nothing
-            // more will come.
+            // `read_until` goes on after an interruption by itself; anything else means that
+            // nothing more will come.
             Err(_) => return left,
         }
         // A last line without its end may be half a number, which would be the group of another

@@ -1,7 +1,8 @@
 //! Whether a server answers beside an address where there is none.
 //!
-//! A forgotten `/mcp` or `/sse` is the usual mistake in an address. Only the server's own origin is tried, without any of the configured
-//! headers: what lies beside the address may belong to another operator. One harmless request goes to each place.
+//! A forgotten `/mcp` or `/sse` is the usual mistake in an address. Only the server's own origin is
+//! tried, without any of the configured headers: what lies beside the address may belong to another
+//! operator. One harmless request goes to each place.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -20,8 +20,8 @@ pub(super) enum StreamEnd {
     SessionLost { first: bool },
 }
 
-/// Listens until the server has nothing to listen to. A stream that breaks off is taken up where it stood. `opened`
-/// learns when the server has answered for the first time.
+/// Listens until the server has nothing to listen to. A stream that breaks off is taken up where it
+/// stood. `opened` learns when the server has answered for the first time.
 pub(super) async fn listen(session: Arc<RemoteSession>, opened: oneshot::Sender<()>) -> StreamEnd {
     let mut opened = Some(opened);
     let mut backoff = Backoff::default();

@@ -1,4 +1,5 @@
-//! Connections to one remote server: which one a request takes, how it is driven, and when it is used again.
+//! Connections to one remote server: which one a request takes, how it is driven, and when it is
+//! used again.
 //!
 //! An HTTP/1 connection has no task of its own. The caller that waits for an answer drives it, in
 //! the same poll that looks at the answer. A task would have to be woken for each request and would
@@ -343,7 +344,8 @@ impl std::fmt::Debug for BorrowedConnection {
 }
 
 impl BorrowedConnection {
-    /// The answer was read to its end: the next request may have the connection, if it can still be used.
+    /// The answer was read to its end: the next request may have the connection, if it can still be
+    /// used.
     fn give_back(mut self, context: &mut Context<'_>) {
         if !self.http1_connection.is_free() {
             self.http1_connection.drive(context);

@@ -1,7 +1,8 @@
 //! The HTTP+SSE transport of 2024-11-05: one event stream for all messages of the server, and an
 //! address for all messages to it.
 //!
-//! The stream is the session: when it ends, everything ends, and the next one begins with a new handshake.
+//! The stream is the session: when it ends, everything ends, and the next one begins with a new
+//! handshake.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,8 +165,8 @@ impl EventStream {
     }
 }
 
-/// Returns after how long the next message may be sent though the server has not taken this one. Nothing overtakes
-/// a handshake.
+/// Returns after how long the next message may be sent though the server has not taken this one.
+/// Nothing overtakes a handshake.
 pub(super) fn overlaps_after(message_info: MessageInfo) -> Option<Duration> {
     match message_info {
         _ if is_handshake(message_info) => None,
@@ -187,7 +188,8 @@ pub(super) async fn write(
         let mut sending = std::pin::pin!(session.server.send(&outbound));
         let sent = loop {
             let sent = tokio::time::timeout(POST_TIMEOUT, sending.as_mut()).await;
-            // A server may respond when it has answered, and may stop working on what is hung up on.
+            // A server may respond when it has answered, and may stop working on what is hung up
+            // on.
             match message_info {
                 MessageInfo::Request { id, .. } if sent.is_err() && !is_handshake(message_info) => {
                     if !session.instance.is_unanswered(id) {

@@ -1,5 +1,5 @@
-//! One instance's conversation with a remote server over Streamable HTTP: what was agreed, and what every request
-//! carries because of it.
+//! One instance's conversation with a remote server over Streamable HTTP: what was agreed, and what
+//! every request carries because of it.
 
 use std::sync::Arc;
 
@@ -93,8 +93,8 @@ impl RemoteSession {
         Arc::new(negotiated)
     }
 
-    /// The server has accepted the handshake. Only such an answer gives a session: some servers put an id on
-    /// a refusal.
+    /// The server has accepted the handshake. Only such an answer gives a session: some servers put
+    /// an id on a refusal.
     pub(super) fn agree(&self, session: Option<HeaderValue>, answer: &[u8]) {
         let version = Message::scan(Bytes::copy_from_slice(answer))
             .ok()

@@ -1,7 +1,8 @@
 //! The HTTP edge: one remote server, how it is addressed, and what a failed request means.
 //!
-//! Redirects are followed here and only within the server's own origin, so that neither a token nor a body ever
-//! leaves it. Nothing is decompressed: no encoding is offered, and an answer that has one is refused.
+//! Redirects are followed here and only within the server's own origin, so that neither a token nor
+//! a body ever leaves it. Nothing is decompressed: no encoding is offered, and an answer that has
+//! one is refused.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -108,7 +109,8 @@ impl Server {
         if *method == Method::POST {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
             headers.insert(ACCEPT, HeaderValue::from_static(ANY_ANSWER));
-            // A copy has room for what it was copied from: without this place, and some air, each would have to grow.
+            // A copy has room for what it was copied from: without this place, and some air, each
+            // would have to grow.
             headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
             headers.reserve(headers.len());
         } else {
@@ -143,8 +145,8 @@ impl Server {
         url.to_string()
     }
 
-    /// Returns a refusal with the address that it came from. Where that looks wrong, the text names one beside it that has a
-    /// server; those are tried once.
+    /// Returns a refusal with the address that it came from. Where that looks wrong, the text names
+    /// one beside it that has a server; those are tried once.
     pub(super) async fn located(&self, what: &str, looks_wrong: bool) -> String {
         let whole = format!("{what} ({})", self.shown());
         if !looks_wrong {

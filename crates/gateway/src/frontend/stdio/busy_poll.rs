@@ -1,18 +1,21 @@
 //! Decides when `connect` busy-polls instead of sleeping.
 //!
-//! A server on the same machine answers within a fraction of a millisecond. Most of such a call is spent in putting this
-//! process to sleep and waking it, twice, which also costs more CPU than staying awake for that long. Busy-polling
-//! took the median of a call from 1.7 to about 0.8 times that of a direct call.
+//! A server on the same machine answers within a fraction of a millisecond. Most of such a call is
+//! spent in putting this process to sleep and waking it, twice, which also costs more CPU than
+//! staying awake for that long. Busy-polling took the median of a call from 1.7 to about 0.8 times
+//! that of a direct call.
 //!
-//! It is bounded. Only a message that follows another within [`CLOSE`] starts it, it ends after [`CLOSE`], and not more
-//! than [`FEW`] calls may be open. So a silent peer costs nothing, a server that is further away than [`CLOSE`] never
-//! causes it, and each run of messages wastes at most one [`CLOSE`]. The loop yields the processor in each turn.
+//! It is bounded. Only a message that follows another within [`CLOSE`] starts it, it ends after
+//! [`CLOSE`], and not more than [`FEW`] calls may be open. So a silent peer costs nothing, a server
+//! that is further away than [`CLOSE`] never causes it, and each run of messages wastes at most one
+//! [`CLOSE`]. The loop yields the processor in each turn.
 
 use std::time::Duration;
 
 use protocol::time::Moment;
 
-/// Messages that have less than this between them are close together: a call and its answer on one machine.
+/// Messages that have less than this between them are close together: a call and its answer on one
+/// machine.
 const CLOSE: Duration = Duration::from_micros(150);
 
 /// More calls than this are many.

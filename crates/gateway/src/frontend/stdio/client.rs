@@ -1,7 +1,8 @@
 //! One client on stdio: the machine that connects its lines with its session and its modern
 //! requests, and the machine's outputs.
 //!
-//! The reader of lines, the session and the modern requests call the machine through its [`Driver`].
+//! The reader of lines, the session and the modern requests call the machine through its
+//! [`Driver`].
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -26,7 +26,8 @@ pub(super) fn reply(id: &[u8], message: &Message, method: Method) -> Bytes {
     let Some(mut result) = message.raw(Member::Result).and_then(Object::parse) else {
         return message.spliced(&[(Member::Id, id)]);
     };
-    // What the server asked by its answer was asked, and its task followed, before this (2026-07-28, "ResultType").
+    // What the server asked by its answer was asked, and its task followed, before this
+    // (2026-07-28, "ResultType").
     if result.get("resultType").is_some() && result.text("resultType").as_deref() != Some("complete") {
         let text = "the server answered with a result of an unknown kind";
         return super::error(Some(id), error_code::INTERNAL_ERROR, text, None);
@@ -164,8 +165,8 @@ fn either(inner: &mut Value) -> Value {
     serde_json::json!({ "type": "object", "anyOf": [inner, wrapped] })
 }
 
-/// References within a schema that has moved to another place. One that has a name of its own is a document of its own,
-/// and what is referred to by a name and not by its place is still found.
+/// References within a schema that has moved to another place. One that has a name of its own is a
+/// document of its own, and what is referred to by a name and not by its place is still found.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "only an object, an array and a string can hold a reference"

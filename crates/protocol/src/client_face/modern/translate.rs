@@ -130,8 +130,9 @@ fn stamp(result: &mut Object<'_>, server: &str) {
     result.set("_meta", stamped);
 }
 
-/// Tools as a modern client may read them. `execution` speaks of tasks as the legacy era had them; and a client that
-/// comes by HTTP would have to drop a whole tool for one invalid `x-mcp-header`, which a legacy server never meant.
+/// Tools as a modern client may read them. `execution` speaks of tasks as the legacy era had them;
+/// and a client that comes by HTTP would have to drop a whole tool for one invalid `x-mcp-header`,
+/// which a legacy server never meant.
 fn reword_tools(result: &mut Object<'_>) {
     let Some(raw) = result.get("tools").map(str::to_owned) else {
         return;

@@ -1,4 +1,5 @@
-//! A modern client on a stream of lines: each request is a machine of its own, and is cancelled by its id.
+//! A modern client on a stream of lines: each request is a machine of its own, and is cancelled by
+//! its id.
 
 use bytes::Bytes;
 
@@ -126,8 +127,8 @@ impl LineClient {
         };
         self.outgoing.push(line);
         if open.classified == Classified::Listen && modern::error_code_of(line).is_none() {
-            // The specification wants both. The result comes first: some clients take a cancellation that comes
-            // first for an end that was not intended.
+            // The specification wants both. The result comes first: some clients take a
+            // cancellation that comes first for an end that was not intended.
             let cancellation = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{}}}}}"#,
                 String::from_utf8_lossy(&open.id)

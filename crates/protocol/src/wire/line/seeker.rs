@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use memchr::memchr2;
 
-/// The longest raw `id` that is remembered of an over-long line. Ids towards a child are the bridge's own
-/// and far shorter.
+/// The longest raw `id` that is remembered of an over-long line. Ids towards a child are the
+/// bridge's own and far shorter.
 const MAX_ID: usize = 256;
 
 /// The longest way to write `method` as a key: six characters, each as `\u00XX`.
@@ -13,8 +13,8 @@ const MAX_KEY: usize = 36;
 /// Finds the top-level `id` and `method` of a JSON object that is never held as a whole.
 ///
 /// It is fed chunk by chunk, does not recurse, and keeps one key and one id, both bounded. It is no
-/// validator: it is strict about the members of the outermost object, since a wrong id would end another
-/// caller's call, and below them it only counts brackets and strings.
+/// validator: it is strict about the members of the outermost object, since a wrong id would end
+/// another caller's call, and below them it only counts brackets and strings.
 #[derive(Debug, Default)]
 pub struct EnvelopeSeeker {
     position: Position,
@@ -112,8 +112,8 @@ impl EnvelopeSeeker {
         self.position != Position::Broken
     }
 
-    /// The line has ended: the raw `id`, and whether there was a `method`. A line that is no complete object
-    /// has neither.
+    /// The line has ended: the raw `id`, and whether there was a `method`. A line that is no
+    /// complete object has neither.
     pub fn finish(self) -> (Option<Bytes>, bool) {
         if self.position != Position::AfterObject {
             return (None, false);
@@ -231,8 +231,8 @@ impl EnvelopeSeeker {
         rest
     }
 
-    /// The inside of a nested value outside its strings; gives what follows the string's opening quote or
-    /// the value's last bracket.
+    /// The inside of a nested value outside its strings; gives what follows the string's opening
+    /// quote or the value's last bracket.
     fn nested<'chunk>(&mut self, chunk: &'chunk [u8]) -> &'chunk [u8] {
         for (at, byte) in chunk.iter().enumerate() {
             match byte {
@@ -256,7 +256,8 @@ impl EnvelopeSeeker {
     }
 }
 
-/// The raw bytes of a key with its closing quote, as far as they can still spell a name that matters.
+/// The raw bytes of a key with its closing quote, as far as they can still spell a name that
+/// matters.
 #[derive(Debug)]
 struct Key {
     raw: [u8; MAX_KEY + 1],
@@ -300,8 +301,8 @@ impl Key {
     }
 }
 
-/// Whether the raw inside of a JSON string means `name`, a word of ASCII letters. A letter can be written
-/// as itself or as `\u00XX`; the other escapes mean no letter.
+/// Whether the raw inside of a JSON string means `name`, a word of ASCII letters. A letter can be
+/// written as itself or as `\u00XX`; the other escapes mean no letter.
 fn spells(raw: &[u8], name: &[u8]) -> bool {
     let mut rest = raw;
     for letter in name {

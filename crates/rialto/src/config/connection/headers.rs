@@ -1,4 +1,5 @@
-//! The headers that go with every request: from flags, from a file, from variables. Their values are never shown.
+//! The headers that go with every request: from flags, from a file, from variables. Their values
+//! are never shown.
 
 use std::path::Path;
 

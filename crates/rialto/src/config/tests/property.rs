@@ -1,4 +1,5 @@
-//! What a fuzzer and `cargo test` both ask of the configuration: any text is read or refused in words, and twice alike.
+//! What a fuzzer and `cargo test` both ask of the configuration: any text is read or refused in
+//! words, and twice alike.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! One `subscriptions/listen`: what it asked for, what of that is honoured, and the tag on everything it is sent.
+//! One `subscriptions/listen`: what it asked for, what of that is honoured, and the tag on
+//! everything it is sent.
 use serde_json::{Value, json};
 
 use crate::demo::message::{self, Object, Refusal};

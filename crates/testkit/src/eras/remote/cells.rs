@@ -1,4 +1,5 @@
-//! The cells of the matrices of remote servers, as macros: the tests of each road have the same names.
+//! The cells of the matrices of remote servers, as macros: the tests of each road have the same
+//! names.
 
 /// Every cell of the matrix as a test. The road is a [`Road`](crate::eras::remote::Road).
 #[macro_export]
@@ -36,8 +37,9 @@ macro_rules! remote_matrix {
         /// So that the list of what cannot be only ever shrinks.
         #[test]
         fn the_cells_that_cannot_exist_are_counted() {
-            // Eight scenarios of the stateless server with each of four clients, and of the one that is stateless
-            // towards the two legacy ones; and the log lines that belong to no call, for the two modern clients.
+            // Eight scenarios of the stateless server with each of four clients, and of the one
+            // that is stateless towards the two legacy ones; and the log lines that belong to no
+            // call, for the two modern clients.
             assert_eq!($crate::eras::remote::missing_cells(), 8 * 4 + 8 * 2 + 2);
         }
     };

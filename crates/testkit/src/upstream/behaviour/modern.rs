@@ -1,4 +1,5 @@
-//! 2026-07-28: no handshake, headers that mirror the body, questions inside results, notifications by listening.
+//! 2026-07-28: no handshake, headers that mirror the body, questions inside results, notifications
+//! by listening.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! HTTP+SSE of 2024-11-05: one stream for everything the server sends, one endpoint for what it receives.
+//! HTTP+SSE of 2024-11-05: one stream for everything the server sends, one endpoint for what it
+//! receives.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
-//! How a connection comes about: names, addresses, a proxy if one is set, TLS, and which HTTP is spoken then.
+//! How a connection comes about: names, addresses, a proxy if one is set, TLS, and which HTTP is
+//! spoken then.
 //!
-//! Certificates are checked against the system's trust store and `ca_file`, which are read when the first secure
-//! connection is made; there is no way to switch that off. Proxies are those of the environment or the system, and
-//! never for addresses of this machine.
+//! Certificates are checked against the system's trust store and `ca_file`, which are read when the
+//! first secure connection is made; there is no way to switch that off. Proxies are those of the
+//! environment or the system, and never for addresses of this machine.
 
 use std::io;
 use std::path::{Path, PathBuf};

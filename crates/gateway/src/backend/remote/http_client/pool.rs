@@ -1,7 +1,7 @@
 //! Which connections lie ready: the last that was used first, so that the others can grow old.
 //!
-//! Time is an argument. It refuses to keep more than a limit, anything from before a doubt, and anything that has
-//! lain too long.
+//! Time is an argument. It refuses to keep more than a limit, anything from before a doubt, and
+//! anything that has lain too long.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +15,8 @@ const IDLE: Duration = Duration::from_secs(4);
 /// quickly again.
 pub(super) const MAX_IDLE: usize = 256;
 
-/// The connections that are kept: those that carry one request at a time, and the one that carries all.
+/// The connections that are kept: those that carry one request at a time, and the one that carries
+/// all.
 #[derive(Debug)]
 pub(super) struct Pool<T, S> {
     idle: VecDeque<(Instant, T)>,
