@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-/// One folder of installed packages: what pins it and who installs it.
+/// One folder of installed packages: what pins it and which program installs it.
 struct Environment {
     /// The folder's name under `.test-deps`.
     name: &'static str,

@@ -60,7 +60,7 @@ pub enum Measured {
     Number(f64),
 }
 
-/// Has Rialto make so many calls, for whoever counts what that takes.
+/// Has Rialto make so many calls, whose cost the caller measures.
 pub async fn calls(in_flight: usize, calls: u64, programs: &Programs) -> anyhow::Result<Outcome> {
     let plain = Programs {
         prefix: Vec::new(),
@@ -147,7 +147,7 @@ fn url_of(target: &Target) -> String {
     format!("http://{}/mcp", target.address)
 }
 
-/// Whatever a program keeps between its runs, it keeps here.
+/// The directory for what a program keeps between its runs.
 fn kept_in(files: &Path) -> [(&'static str, &Path); 2] {
     [("MCP_REMOTE_CONFIG_DIR", files), ("RIALTO_STATE_DIR", files)]
 }

@@ -12,7 +12,7 @@ use crate::handler::{Era, Work, write_notice, write_progress};
 /// What one read may bring, and about how much is gathered before it is written.
 const CHUNK: usize = 256 << 10;
 
-/// Serves one era until stdin ends, and takes this long for whatever one read brought.
+/// Serves one era until stdin ends, and takes this long for the bytes of one read.
 pub fn run(era: Era, delay: Option<Duration>) -> io::Result<()> {
     // The standard library's handles buffer in small pieces and under a lock.
     let mut input = File::from(io::stdin().as_fd().try_clone_to_owned()?);

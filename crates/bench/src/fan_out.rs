@@ -61,7 +61,7 @@ pub async fn open_streams(
     Ok(streams)
 }
 
-/// Has the server notify everybody and counts what comes.
+/// Has the server notify all sessions, and counts what comes.
 pub async fn run(target: &Target, plan: Plan) -> anyhow::Result<Delivery> {
     let sessions = open_sessions(target, plan.sessions).await?;
     let streams = open_streams(target, &sessions, plan.streams_per_session).await?;

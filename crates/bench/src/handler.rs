@@ -52,7 +52,7 @@ pub enum Work<'a> {
         token: Option<&'a [u8]>,
         count: u64,
     },
-    /// `notify`: so many notifications for everybody, then the text.
+    /// `notify`: so many notifications for all sessions, then the text.
     Notify {
         id: &'a [u8],
         text: &'a [u8],
@@ -63,12 +63,12 @@ pub enum Work<'a> {
     },
 }
 
-/// What both eras say of the server.
+/// The server's information in both eras.
 const CAPABILITIES: &str = r#""capabilities":{"tools":{"listChanged":true}}"#;
 const INFO: &str = r#"serverInfo":{"name":"bench-echo","version":"1"}"#;
 /// How long an answer of the modern era stays good.
 const CACHED: &str = r#""ttlMs":60000,"cacheScope":"public""#;
-/// What every result of the modern era says of itself.
+/// The members that every result of the modern era has.
 const COMPLETE: &str = r#""resultType":"complete","#;
 const TOOLS: &str = r#""tools":[{"name":"echo","description":"The text comes back","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}},{"name":"progress","description":"Reports progress","inputSchema":{"type":"object","properties":{"text":{"type":"string"},"count":{"type":"integer"}}}},{"name":"notify","description":"Tells everybody","inputSchema":{"type":"object","properties":{"text":{"type":"string"},"count":{"type":"integer"}}}}]"#;
 
@@ -201,7 +201,7 @@ pub fn write_progress(out: &mut Vec<u8>, token: &[u8], step: u64, steps: u64) {
     write(out, format_args!(",\"progress\":{step},\"total\":{steps}}}}}"));
 }
 
-/// Appends one notification for everybody; its number shows whether all come, and in order.
+/// Appends one notification for all sessions; its number shows whether all come, and in order.
 pub fn write_notice(out: &mut Vec<u8>, notice: u64) {
     write(
         out,

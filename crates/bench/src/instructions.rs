@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use crate::connect;
 use crate::load::{self, Outcome, Until};
 use crate::request::Call;
-use crate::runner::say;
+use crate::runner::print_line;
 use crate::system::{Programs, Setup, System};
 
 /// What was counted for one kind of work.
@@ -173,11 +173,11 @@ pub async fn count(programs: &Programs, only: Option<&str>) -> anyhow::Result<Ve
         }
         let native = per_call(System::Native, work, Setup::Plain, programs, folder.path()).await?;
         let rialto = per_call(System::Rialto, work, setup, programs, folder.path()).await?;
-        say(&format!(
+        print_line(&format!(
             "{name}: native {native:.0}, Rialto {rialto:.0} instructions per call"
         ));
         if counts.is_empty() || only.is_some() {
-            say(&top_functions(&folder.path().join("callgrind"))?);
+            print_line(&top_functions(&folder.path().join("callgrind"))?);
         }
         counts.push(Count {
             work: name,

@@ -1,4 +1,4 @@
-//! Who signs the tokens of a measurement: the testkit's stand-in for an authorization server, on a
+//! The issuer of the tokens of a measurement: the testkit's stand-in for an authorization server, on a
 //! thread of its own.
 //!
 //! The load waits for a start without letting anything else run on its thread, and a gateway that
@@ -21,7 +21,7 @@ impl Issuer {
         let (sender, receiver) = mpsc::sync_channel(1);
         thread::spawn(move || {
             runtime.block_on(async {
-                // Whoever asked has gone if nobody takes it.
+                // If no task takes it, the caller has gone.
                 let _ = sender.send(testkit::issuer::Issuer::start().await);
                 std::future::pending::<()>().await;
             });

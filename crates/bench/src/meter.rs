@@ -28,7 +28,7 @@ pub fn cpu(pid: u32) -> anyhow::Result<Duration> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// Memory in bytes, with shared pages divided among those who share them.
+/// Memory in bytes, with shared pages divided among the processes that share them.
 pub fn proportional_memory(pid: u32) -> anyhow::Result<u64> {
     kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")
 }

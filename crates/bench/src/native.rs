@@ -47,7 +47,7 @@ pub fn run(port: u16) -> anyhow::Result<()> {
             let server = Arc::new(Server::default());
             loop {
                 let (stream, _) = listener.accept().await?;
-                spawn(Arc::clone(&server).attend(stream));
+                spawn(Arc::clone(&server).serve_connection(stream));
             }
         })
 }
@@ -65,7 +65,7 @@ impl Server {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn attend(self: Arc<Self>, stream: TcpStream) {
+    async fn serve_connection(self: Arc<Self>, stream: TcpStream) {
         let _ = stream.set_nodelay(true);
         let service = service_fn(move |request| {
             let server = Arc::clone(&self);

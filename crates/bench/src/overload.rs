@@ -64,10 +64,10 @@ pub async fn run(target: &Target, calm: Duration, storm: Duration) -> anyhow::Re
     let late = meter::resident_memory(target.pid)?;
     let stopped = Instant::now();
     let (mut done, mut refusals) = (0, Vec::new());
-    while let Some(tally) = callers.join_next().await {
-        let tally = tally.context("a caller failed")??;
-        done += tally.done;
-        refusals.extend(tally.refusals);
+    while let Some(counts) = callers.join_next().await {
+        let counts = counts.context("a caller failed")??;
+        done += counts.done;
+        refusals.extend(counts.refusals);
     }
     let recovery = recover(target, &sessions, stopped).await?;
     if refusals.is_empty() {
@@ -87,7 +87,7 @@ pub async fn run(target: &Target, calm: Duration, storm: Duration) -> anyhow::Re
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct CallCounts {
     done: u64,
     refusals: Vec<Duration>,
 }
@@ -101,8 +101,8 @@ async fn caller(
     first: Instant,
     every: Duration,
     end: Instant,
-) -> anyhow::Result<Tally> {
-    let mut tally = Tally::default();
+) -> anyhow::Result<CallCounts> {
+    let mut counts = CallCounts::default();
     let (mut body, mut request) = (Vec::new(), Vec::new());
     let mut due = first;
     let mut serial = 0;
@@ -120,16 +120,16 @@ async fn caller(
         }
         let answer = connection.exchange(&request).await?;
         match answer.status {
-            503 => tally.refusals.push(sent.elapsed()),
+            503 => counts.refusals.push(sent.elapsed()),
             _ => {
                 load::check(&answer, CALL, id)?;
                 // What is done after the storm is no goodput of it.
-                tally.done += u64::from(Instant::now() <= end);
+                counts.done += u64::from(Instant::now() <= end);
             }
         }
         due += every;
     }
-    Ok(tally)
+    Ok(counts)
 }
 
 async fn recover(target: &Target, sessions: &Rc<Vec<Session>>, stopped: Instant) -> anyhow::Result<Duration> {

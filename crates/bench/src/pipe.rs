@@ -175,7 +175,7 @@ impl Load {
         let id = digits.fold(0_u64, |id, digit| id * 10 + u64::from(digit - b'0'));
         let slot = (id % self.sent.len() as u64) as usize;
         if id / self.sent.len() as u64 != self.rounds[slot] {
-            bail!("an answer that nobody waits for: {id}");
+            bail!("an answer that no call waits for: {id}");
         }
         request::check_answer(text, self.call, id)?;
         self.open -= 1;

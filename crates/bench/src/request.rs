@@ -19,7 +19,7 @@ pub enum Call {
     Echo { padding: usize },
     /// So many progress messages come before the answer.
     Progress { count: usize },
-    /// So many notifications go to everybody.
+    /// So many notifications go to all sessions.
     Notify { count: usize },
 }
 

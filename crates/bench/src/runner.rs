@@ -44,11 +44,11 @@ impl Run {
     pub async fn carry_out(&self) -> Results {
         let mut results = Results::default();
         for row in &self.rows {
-            say(row.title());
+            print_line(row.title());
             let mut found: BTreeMap<System, Result<Vec<Vec<f64>>, String>> = BTreeMap::new();
             for round in 0..self.rounds {
                 for turn in 0..self.systems.len() {
-                    // Nobody is always the first or always comes after the same neighbour.
+                    // No system is always the first, or always comes after the same one.
                     let system = self.systems[(turn + round) % self.systems.len()];
                     let Ok(rounds) = found.entry(system).or_insert_with(|| Ok(Vec::new())) else {
                         continue;
@@ -61,12 +61,12 @@ impl Run {
                     };
                     match cell {
                         Ok(numbers) => {
-                            say(&format!("  {}: {}", system.name(), shown(&numbers)));
+                            print_line(&format!("  {}: {}", system.name(), shown(&numbers)));
                             rounds.push(numbers);
                         }
                         Err(why) => {
                             if why != "–" {
-                                say(&format!("  {}: {why}", system.name()));
+                                print_line(&format!("  {}: {why}", system.name()));
                             }
                             found.insert(system, Err(why));
                         }
@@ -104,9 +104,9 @@ fn medians(rounds: &[Vec<f64>]) -> Vec<f64> {
         .collect()
 }
 
-/// Tells whoever watches.
-pub fn say(text: &str) {
-    // If stderr is closed nobody watches.
+/// Prints a line about the progress.
+pub fn print_line(text: &str) {
+    // If stderr is closed, no line is needed.
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 

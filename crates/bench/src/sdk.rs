@@ -1,5 +1,5 @@
-//! An official client as the one who waits: what a bridge adds to a call depends on what the call
-//! costs without it, and nobody calls with a client as bare as ours.
+//! Calls of an official client: what a bridge adds to a call depends on what the call costs without
+//! it, and users have clients that cost more than the one of this benchmark.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -48,14 +48,15 @@ fn script(programs: &Programs, time: Duration) -> anyhow::Result<Command> {
 async fn run(command: &mut Command) -> anyhow::Result<f64> {
     let output = command.output().await.context("node does not run")?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         bail!(
             "{}",
-            said.lines()
+            stderr
+                .lines()
                 .find(|line| line.contains("rror"))
                 .unwrap_or("node failed")
         );
     }
-    let told = String::from_utf8_lossy(&output.stdout);
-    told.trim().parse().context("the script printed no median")
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    stdout.trim().parse().context("the script printed no median")
 }

@@ -43,8 +43,8 @@ pub(crate) fn apply(
     environment: &Environment,
 ) -> Result<(), String> {
     let text = |flag: &Option<String>, variable: &str| {
-        let said = flag.as_deref().or_else(|| environment.filled(variable));
-        said.map(str::to_owned)
+        let given = flag.as_deref().or_else(|| environment.filled(variable));
+        given.map(str::to_owned)
     };
     let url = |name: &str, text: Option<String>| {
         let parsed = text.map(|text| Url::parse(&text).map_err(|error| format!("{name} {text}: {error}")));
@@ -117,8 +117,8 @@ fn store(environment: &Environment) -> Result<StoreSettings, String> {
 }
 
 fn truth(name: &str, environment: &Environment) -> Result<Option<bool>, String> {
-    let said = environment.filled(name).map(config::truth);
-    said.transpose().map_err(|error| format!("{name}: {error}"))
+    let given = environment.filled(name).map(config::truth);
+    given.transpose().map_err(|error| format!("{name}: {error}"))
 }
 
 /// Returns the browser in which people sign in: that of the desktop, or the command of

@@ -135,11 +135,11 @@ fn span_of(span: &[u8]) -> CollectedSpan {
 fn attribute(pair: &[u8]) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let value = inside(pair, 2).next().unwrap_or_default();
-    let said = match inside(value, 1).next() {
+    let value_text = match inside(value, 1).next() {
         Some(string) => text(string),
         None => number(value, 3).to_string(),
     };
-    (text(inside(pair, 1).next().unwrap_or_default()), said)
+    (text(inside(pair, 1).next().unwrap_or_default()), value_text)
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

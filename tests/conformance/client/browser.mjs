@@ -1,4 +1,4 @@
-// A person with a browser, for servers that let everybody in: `node browser.mjs URL` follows the page to where it leads.
+// A browser for servers that ask for no password: `node browser.mjs URL` follows all redirects of the page.
 
 const response = await fetch(process.argv[2]);
 await response.arrayBuffer();

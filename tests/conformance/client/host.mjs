@@ -2,9 +2,9 @@
 //
 // `node host.mjs URL`, as the suite's `client` command runs it: the scenario, the revision and what the scenario has to
 // say to its client are in the environment, and so is where Rialto and the packages are. Revisions with a handshake are
-// played by the TypeScript SDK 1.x, 2026-07-28 by the client 2.x. That one is told to speak nothing else, but for
+// played by the TypeScript SDK 1.x, 2026-07-28 by the client 2.x. That one is set to speak nothing else, but for
 // scenarios of authorization: `connect` opens no browser for `server/discover`, so there it is left to go on with
-// `initialize`, as it does by default. The host decides nothing about HTTP: whatever the scenario's server sees there is
+// `initialize`, as it does by default. The host decides nothing about HTTP: all that the scenario's server sees there is
 // Rialto's doing. It ends with an error if a call fails that the scenario lets succeed.
 
 import { mkdirSync, writeFileSync } from 'node:fs';
@@ -48,7 +48,7 @@ const { newClient, onQuestion, Transport } = sdk();
 /** Where the user has the client's key. */
 const KEY_FILE = join(state, 'client-key.pem');
 
-/** The flags in the host's entry where the client is not just anybody. */
+/** The flags in the host's entry where the client must be a registered one. */
 const FLAGS = {
   'auth/basic-cimd': ['--client-metadata-url', 'https://conformance-test.local/client-metadata.json'],
   'auth/pre-registration': ['--client-id', context.client_id, '--client-secret-env', 'CLIENT_SECRET'],
@@ -111,7 +111,7 @@ const plays = {
   },
 
   // One call waits for its answer while others are made. The SDK is stricter than the scenario: it takes no result
-  // without `resultType` from a server of this revision, and says so; what matters is that it asks for nothing more.
+  // without `resultType` from a server of this revision, and reports that; what matters is that it asks for nothing more.
   async 'sep-2322-client-request-state'(client) {
     const names = (await client.listTools()).tools.map(({ name }) => name);
     const calls = names.map(async (name) => {

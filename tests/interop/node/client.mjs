@@ -211,8 +211,8 @@ const scenarios = {
       { duration: 1, steps: 5 },
       { onprogress: ({ progress, total }) => seen.push([progress, total]) },
     );
-    // Over HTTP with SSE this SDK takes two events of one chunk in one turn, and forgets whom to tell of progress with the
-    // answer, before it has told. What came is then in its complaint.
+    // Over HTTP with SSE this SDK takes two events of one chunk in one turn, and removes the progress handler with the
+    // answer, before it has called it. The progress is then in its error.
     const late = 'Received a progress notification for an unknown token: ';
     for (const error of witness.errors.filter((error) => error.startsWith(late))) {
       const { progress, total } = JSON.parse(error.slice(late.length)).params;
@@ -270,19 +270,19 @@ const scenarios = {
   async logging() {
     const witness = await (await open()).listening();
     const { client } = witness;
-    const heard = (part) => witness.notifications.until(({ params }) => String(params?.data).includes(part));
+    const received = (part) => witness.notifications.until(({ params }) => String(params?.data).includes(part));
     await client.setLoggingLevel('info');
     await client.subscribeResource({ uri: `${DOCUMENT}1` });
-    await heard(`${DOCUMENT}1`);
+    await received(`${DOCUMENT}1`);
     // The server logs each subscription as info. At this level the second must stay unheard, which the third proves.
     await client.setLoggingLevel('error');
     await client.subscribeResource({ uri: `${DOCUMENT}2` });
     await client.setLoggingLevel('debug');
     await client.subscribeResource({ uri: `${DOCUMENT}3` });
-    await heard(`${DOCUMENT}3`);
+    await received(`${DOCUMENT}3`);
     const subscriptions = witness.logs().map(({ level, data }) => [level, data]);
     await client.callTool({ name: 'toggle-simulated-logging', arguments: {} });
-    await heard('evel');
+    await received('evel');
     await client.callTool({ name: 'toggle-simulated-logging', arguments: {} });
     return { subscriptions, simulated: witness.logs().length - subscriptions.length };
   },
@@ -349,7 +349,7 @@ const scenarios = {
     } catch (error) {
       outcome = String(error.message ?? error);
     }
-    // The notification travels on a connection of its own, so the server may hear of it after the first question.
+    // The notification has a connection of its own, so it may reach the server after the first question.
     let cancelledCalls = 0;
     while (cancelledCalls === 0) ({ cancelledCalls } = JSON.parse(await witness.text('whoami')));
     return { outcome, cancelledCalls };

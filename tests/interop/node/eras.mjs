@@ -28,7 +28,7 @@ const WATCHED = 'memo://watched';
 const LOG_LEVEL = 'io.modelcontextprotocol/logLevel';
 const ENDLESS = { steps: 10_000, delay_ms: 20 };
 
-/** A client that can answer whatever a server may ask, and everything that could be seen on the way. */
+/** A client that can answer every question of a server, and all messages that it saw. */
 class Witness {
   notifications = new Sightings();
   exchanges = new Sightings();
@@ -83,7 +83,7 @@ class Witness {
     return sdk.protocolVersion(this.client, this.transport);
   }
 
-  /** Resolves when what the server says unasked would be heard. */
+  /** Resolves when notifications of the server would be received. */
   async listening(filter) {
     if (this.isModern) return this.client.listen(filter);
     // Over stdio there is nothing to open.
@@ -91,13 +91,13 @@ class Witness {
     for (const uri of filter.resourceSubscriptions ?? []) await this.client.subscribeResource({ uri });
   }
 
-  /** Says goodbye where the era has a word for it, so that the next scenario is not counted beside this one. */
+  /** Ends the session where the era has one, so that the next scenario is not counted beside this one. */
   async close() {
     if (!connect && !this.isModern) await this.transport.terminateSession();
     await this.client.close();
   }
 
-  heard(method) {
+  received(method) {
     return this.notifications.until((notification) => notification.method === method);
   }
 
@@ -114,7 +114,7 @@ class Witness {
 const outcome = (promise) => promise.then((answer) => `answered: ${answer}`, (error) => `failed: ${error.message ?? error}`);
 
 // The order matters. A legacy server asks for roots when it starts. After a cancellation that a server does not
-// confirm, Rialto gives it five seconds in which what it says could still be about the cancelled call.
+// confirm, Rialto takes its messages of the next five seconds as possibly about the cancelled call.
 const scenarios = {
   roots_at_start: async (witness) => ({ text: await witness.text('roots_at_start') }),
 
@@ -124,12 +124,12 @@ const scenarios = {
     serverEra: (await witness.whoami()).era,
   }),
 
-  // What is told is seen on the transport: if the answer comes in the same read as the last steps, the SDK has forgotten
-  // by the time it comes to them whom to tell.
+  // Progress is observed on the transport: if the answer comes in the same read as the last steps, the SDK has removed
+  // the progress handler before it handles them.
   async progress(witness) {
     const text = await witness.text('count', { steps: 5, delay_ms: 20 }, { onprogress: () => {} });
-    const told = witness.messages.filter(({ method }) => method === 'notifications/progress');
-    return { text, seen: told.map(({ params }) => [params.progress, params.total]) };
+    const progress = witness.messages.filter(({ method }) => method === 'notifications/progress');
+    return { text, seen: progress.map(({ params }) => [params.progress, params.total]) };
   },
 
   two_elicitations: async (witness) => ({ text: await witness.text('ask_twice'), asked: witness.asked }),
@@ -146,7 +146,7 @@ const scenarios = {
     const before = await names();
     await witness.listening({ toolsListChanged: true });
     await witness.text('toggle_tool');
-    await witness.heard('notifications/tools/list_changed');
+    await witness.received('notifications/tools/list_changed');
     return { added: (await names()).filter((name) => !before.includes(name)) };
   },
 
@@ -155,7 +155,7 @@ const scenarios = {
     const before = await read();
     await witness.listening({ resourceSubscriptions: [WATCHED] });
     await witness.text('touch');
-    const { params } = await witness.heard('notifications/resources/updated');
+    const { params } = await witness.received('notifications/resources/updated');
     return { uri: params.uri, before, after: await read() };
   },
 
@@ -165,7 +165,7 @@ const scenarios = {
       await witness.client.setLoggingLevel('info');
     }
     await witness.text('log', {}, { meta: witness.isModern ? { [LOG_LEVEL]: 'info' } : undefined });
-    await witness.heard('notifications/message');
+    await witness.received('notifications/message');
     const logs = witness.notifications.items.filter(({ method }) => method === 'notifications/message');
     return { logs: logs.map(({ params }) => [params.level, params.data]) };
   },
@@ -183,7 +183,7 @@ const scenarios = {
     const call = witness.text('count', ENDLESS, { signal: abort.signal, onprogress: () => abort.abort('enough') });
     const ended = await outcome(call);
     let cancelled = 0;
-    // The word travels on a connection of its own, so the server may hear of it after the first question.
+    // The notification has a connection of its own, so it may reach the server after the first question.
     while (cancelled === 0) ({ cancelled } = await witness.whoami());
     return { ended, cancelled };
   },

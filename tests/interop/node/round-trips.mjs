@@ -1,4 +1,4 @@
-// An official TypeScript client that makes one call after the other and says how long they took:
+// An official TypeScript client that makes one call after the other and prints how long they took:
 // `node round-trips.mjs SECONDS http URL` or `node round-trips.mjs SECONDS stdio PROGRAM ARGUMENT…`.
 //
 // Prints their median in microseconds. The tool is `echo` of the benchmark's server.

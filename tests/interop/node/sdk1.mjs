@@ -16,7 +16,7 @@ export const adapt = (require, era) => {
   };
   return {
     Transport: era === 'old' ? SSEClientTransport : StreamableHTTPClientTransport,
-    // Over stdio nobody keeps the revision, so it is kept here.
+    // Over stdio the SDK does not keep the revision, so it is kept here.
     program: (parameters) =>
       Object.assign(new StdioClientTransport(parameters), {
         setProtocolVersion(version) {

@@ -68,7 +68,7 @@ const configuration = {
   },
 };
 
-/** Signs in and consents, whatever is asked. */
+/** Signs in and consents to every request. */
 const finish = async (provider, request, response) => {
   const { prompt, params } = await provider.interactionDetails(request, response);
   if (prompt.name === 'login') {
@@ -86,13 +86,13 @@ const server = createServer();
 server.listen(0, '127.0.0.1', () => {
   const issuer = `http://127.0.0.1:${server.address().port}`;
   // Its keys are fixed when it is made, so that a new key means a new one in its place; what it remembers is shared.
-  const furnish = () => new Provider(issuer, { ...configuration, jwks: { keys } });
-  let provider = furnish();
+  const newProvider = () => new Provider(issuer, { ...configuration, jwks: { keys } });
+  let provider = newProvider();
   let answer = provider.callback();
   createInterface({ input: process.stdin }).on('line', (line) => {
     if (line !== 'rotate') return;
     keys.unshift(makeKey(`provider-key-${keys.length + 1}`));
-    provider = furnish();
+    provider = newProvider();
     answer = provider.callback();
     console.log(JSON.stringify({ kid: keys[0].kid }));
   });

@@ -78,12 +78,12 @@ async def langchain(url: str) -> AsyncIterator[Caller]:
     client = MultiServerMCPClient({"rialto": {"transport": "streamable_http", "url": url}})
     async with client.session("rialto") as session:
         silent = {tool.name: tool for tool in await load_mcp_tools(session)}
-        heard = {
+        with_progress = {
             tool.name: tool for tool in await load_mcp_tools(session, callbacks=Callbacks(on_progress=ignore_progress))
         }
 
         async def call(name: str, arguments: dict[str, Any], progress: bool) -> str:
-            tool = (heard if progress else silent)[name]
+            tool = (with_progress if progress else silent)[name]
             return text_of(await tool.ainvoke(arguments))
 
         yield call

@@ -105,7 +105,7 @@ class Witness:
         result = await self.call(name, arguments, **options)
         return "\n".join(part["text"] for part in result["content"])
 
-    async def heard(self, part: str) -> None:
+    async def received(self, part: str) -> None:
         """Returns when a log message with this text has come."""
         await self.notifications.until(
             lambda seen: seen["method"] == "notifications/message" and part in str(seen["params"]["data"])
@@ -305,7 +305,7 @@ async def roots() -> dict[str, Any]:
         before = await witness.text("get-roots-list")
         known.append({"uri": "file:///srv/two", "name": "Two"})
         await witness.session.send_roots_list_changed()
-        await witness.heard("Roots updated: 2")
+        await witness.received("Roots updated: 2")
         return {"asked": asked, "before": before, "after": await witness.text("get-roots-list")}
 
 
@@ -315,16 +315,16 @@ async def logging() -> dict[str, Any]:
         session = witness.session
         await session.set_logging_level("info")
         await session.subscribe_resource(f"{DOCUMENT}1")
-        await witness.heard(f"{DOCUMENT}1")
+        await witness.received(f"{DOCUMENT}1")
         # The server logs each subscription as info. At this level the second must stay unheard, which the third proves.
         await session.set_logging_level("error")
         await session.subscribe_resource(f"{DOCUMENT}2")
         await session.set_logging_level("debug")
         await session.subscribe_resource(f"{DOCUMENT}3")
-        await witness.heard(f"{DOCUMENT}3")
+        await witness.received(f"{DOCUMENT}3")
         subscriptions = [[log["level"], log["data"]] for log in witness.of("notifications/message")]
         await session.call_tool("toggle-simulated-logging", {})
-        await witness.heard("evel")
+        await witness.received("evel")
         await session.call_tool("toggle-simulated-logging", {})
         simulated = len(witness.of("notifications/message")) - len(subscriptions)
         return {"subscriptions": subscriptions, "simulated": simulated}
@@ -412,7 +412,7 @@ async def cancellation() -> dict[str, Any]:
             await running.wait()
             await sdk.tell_cancelled(witness.session, request_id)
             scope.cancel()
-        # The notification travels on a connection of its own, so the server may hear of it after the first question.
+        # The notification has a connection of its own, so it may reach the server after the first question.
         cancelled_calls = 0
         while cancelled_calls == 0:
             cancelled_calls = json.loads(await witness.text("whoami"))["cancelledCalls"]

@@ -39,7 +39,7 @@ def wire(model: Any) -> dict[str, Any]:
 
 
 class Witness:
-    """A client that can answer whatever a server may ask, and everything that could be seen on the way."""
+    """A client that can answer every question of a server, and all messages that it saw."""
 
     def __init__(self) -> None:
         self.notifications = Sightings()
@@ -55,7 +55,7 @@ class Witness:
 
         hooks = {"response": [note_exchange]}
         callbacks = {
-            "message_handler": self.hear,
+            "message_handler": self.note_message,
             "elicitation_callback": self.elicit,
             "sampling_callback": self.sample,
             "list_roots_callback": self.list_roots,
@@ -74,7 +74,7 @@ class Witness:
                 async with self.listens:
                     yield self
 
-    async def hear(self, message: Any) -> None:
+    async def note_message(self, message: Any) -> None:
         if (notification := sdk.notification_in(message)) is not None:
             self.notifications.add(wire(notification))
 
@@ -96,7 +96,7 @@ class Witness:
         return self.version == MODERN
 
     async def listening(self, tools: bool = False, uris: tuple[str, ...] = ()) -> None:
-        """Returns when what the server says unasked would be heard."""
+        """Returns when notifications of the server would be received."""
         if self.is_modern:
             listen = self.peer.listen(tools_list_changed=tools, resource_subscriptions=uris)
             await self.listens.enter_async_context(listen)
@@ -107,7 +107,7 @@ class Witness:
         for uri in uris:
             await self.peer.subscribe_resource(uri)
 
-    async def heard(self, method: str) -> dict[str, Any]:
+    async def received(self, method: str) -> dict[str, Any]:
         return await self.notifications.until(lambda seen: seen["method"] == method)
 
     async def text(self, name: str, arguments: dict[str, Any] | None = None, **options: Any) -> str:
@@ -164,7 +164,7 @@ async def list_changed(witness: Witness) -> dict[str, Any]:
     before = await names()
     await witness.listening(tools=True)
     await witness.text("toggle_tool")
-    await witness.heard("notifications/tools/list_changed")
+    await witness.received("notifications/tools/list_changed")
     return {"added": [name for name in await names() if name not in before]}
 
 
@@ -175,7 +175,7 @@ async def resource_update(witness: Witness) -> dict[str, Any]:
     before = await read()
     await witness.listening(uris=(WATCHED,))
     await witness.text("touch")
-    updated = await witness.heard("notifications/resources/updated")
+    updated = await witness.received("notifications/resources/updated")
     return {"uri": updated["params"]["uri"], "before": before, "after": await read()}
 
 
@@ -184,9 +184,9 @@ async def logs(witness: Witness) -> dict[str, Any]:
         await witness.listening()
         await witness.peer.set_logging_level("info")
     await witness.text("log")
-    await witness.heard("notifications/message")
-    heard = [seen["params"] for seen in witness.notifications.items if seen["method"] == "notifications/message"]
-    return {"logs": [[log["level"], log["data"]] for log in heard]}
+    await witness.received("notifications/message")
+    received = [seen["params"] for seen in witness.notifications.items if seen["method"] == "notifications/message"]
+    return {"logs": [[log["level"], log["data"]] for log in received]}
 
 
 async def restart(witness: Witness) -> dict[str, Any]:
@@ -219,14 +219,14 @@ async def cancellation(witness: Witness) -> dict[str, Any]:
         await sdk.tell_cancelled(witness.peer, request_id)
         tasks.cancel_scope.cancel()
     cancelled = 0
-    # The word travels on a connection of its own, so the server may hear of it after the first question.
+    # The notification has a connection of its own, so it may reach the server after the first question.
     while cancelled == 0:
         cancelled = (await witness.whoami())["cancelled"]
     return {"ended": ended, "cancelled": cancelled}
 
 
 # The order matters. A legacy server asks for roots when it starts. After a cancellation that a server does not
-# confirm, Rialto gives it five seconds in which what it says could still be about the cancelled call.
+# confirm, Rialto takes its messages of the next five seconds as possibly about the cancelled call.
 SCENARIOS: list[Callable[[Witness], Awaitable[dict[str, Any]]]] = [
     roots_at_start,
     call,

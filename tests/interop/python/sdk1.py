@@ -16,7 +16,7 @@ __all__ = ["McpError", "httpx", "types"]
 async def session_over(
     url: str, http_client: httpx.AsyncClient, terminate_on_close: bool, **callbacks: Any
 ) -> AsyncIterator[ClientSession]:
-    """A session that has not said anything yet."""
+    """A session that has sent no message yet."""
     transport = streamable_http_client(url, http_client=http_client, terminate_on_close=terminate_on_close)
     async with transport as (read, write, _session_id), ClientSession(read, write, **callbacks) as session:
         yield session
@@ -79,6 +79,6 @@ def next_request_id(session: ClientSession) -> int:
 
 
 async def tell_cancelled(session: ClientSession, request_id: int) -> None:
-    """The SDK says nothing when a caller goes away, so the client sends the notification itself."""
+    """The SDK sends nothing when a caller goes away, so the client sends the notification itself."""
     params = types.CancelledNotificationParams(requestId=request_id, reason="enough")
     await session.send_notification(types.ClientNotification(types.CancelledNotification(params=params)))

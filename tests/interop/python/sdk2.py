@@ -22,7 +22,7 @@ warnings.simplefilter("ignore", MCPDeprecationWarning)
 async def session_over(
     url: str, http_client: httpx.AsyncClient, terminate_on_close: bool, **callbacks: Any
 ) -> AsyncIterator[ClientSession]:
-    """A session that has not said anything yet."""
+    """A session that has sent no message yet."""
     transport = streamable_http_client(url, http_client=http_client, terminate_on_close=terminate_on_close)
     async with transport as (read, write), ClientSession(read, write, **callbacks) as session:
         yield session

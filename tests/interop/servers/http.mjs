@@ -1,5 +1,5 @@
 // What the TypeScript servers need to be reached over HTTP. The socket to listen on is inherited in place of standard
-// input, so that a server which ends can be started again without anyone being turned away meanwhile.
+// input, so that a server which ends can be started again and no connection is refused meanwhile.
 
 import { createServer } from 'node:http';
 

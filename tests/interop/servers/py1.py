@@ -9,7 +9,7 @@ import os
 from typing import Any
 
 import anyio
-import doors
+import transports
 from mcp import McpError, types
 from mcp.server.lowlevel import NotificationOptions, Server
 from pydantic import AnyUrl
@@ -191,4 +191,4 @@ def options() -> Any:
     return made
 
 
-doors.run(server, options())
+transports.run(server, options())

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
-import doors
+import transports
 import mcp_types as types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated, ToolsListChanged
@@ -34,7 +34,7 @@ level = "debug"
 roots_known = anyio.Event()
 roots_at_start_seen: list[str] = []
 
-Said = str | types.InputRequiredResult
+ToolResult = str | types.InputRequiredResult
 
 
 class Call:
@@ -61,16 +61,16 @@ def uris(result: types.ListRootsResult) -> list[str]:
     return [str(root.uri) for root in result.roots]
 
 
-async def echo(_call: Call, message: str) -> Said:
+async def echo(_call: Call, message: str) -> ToolResult:
     return f"Echo: {message}"
 
 
-async def whoami(call: Call) -> Said:
+async def whoami(call: Call) -> ToolResult:
     era = "modern" if call.is_modern else "legacy"
     return json.dumps({"era": era, "pid": os.getpid(), "cancelled": cancelled})
 
 
-async def count(call: Call, steps: int, delay_ms: int) -> Said:
+async def count(call: Call, steps: int, delay_ms: int) -> ToolResult:
     global cancelled
     try:
         for step in range(1, steps + 1):
@@ -82,7 +82,7 @@ async def count(call: Call, steps: int, delay_ms: int) -> Said:
     return f"Counted to {steps}."
 
 
-async def ask_twice(call: Call) -> Said:
+async def ask_twice(call: Call) -> ToolResult:
     first = "First question: where does the bridge begin?"
     second = "Second question: where does it end?"
     if not call.is_modern:
@@ -97,7 +97,7 @@ async def ask_twice(call: Call) -> Said:
     return asking("begin", form(first))
 
 
-async def sample(call: Call, prompt: str) -> Said:
+async def sample(call: Call, prompt: str) -> ToolResult:
     message = types.SamplingMessage(role="user", content=types.TextContent(type="text", text=prompt))
     if not call.is_modern:
         result = await call.session.create_message([message], max_tokens=50, related_request_id=call.request_id)
@@ -108,7 +108,7 @@ async def sample(call: Call, prompt: str) -> Said:
     return asking("completion", types.CreateMessageRequest(params=params))
 
 
-async def roots(call: Call) -> Said:
+async def roots(call: Call) -> ToolResult:
     if not call.is_modern:
         return ", ".join(uris(await call.session.list_roots()))
     if "roots" in call.answers:
@@ -116,7 +116,7 @@ async def roots(call: Call) -> Said:
     return asking("roots", types.ListRootsRequest())
 
 
-async def roots_at_start(call: Call) -> Said:
+async def roots_at_start(call: Call) -> ToolResult:
     # A modern server has no start at which it could ask.
     if call.is_modern:
         return await roots(call)
@@ -124,7 +124,7 @@ async def roots_at_start(call: Call) -> Said:
     return ", ".join(roots_at_start_seen)
 
 
-async def touch(call: Call) -> Said:
+async def touch(call: Call) -> ToolResult:
     global touched
     touched += 1
     if call.is_modern:
@@ -134,7 +134,7 @@ async def touch(call: Call) -> Said:
     return f"Touched {touched}."
 
 
-async def toggle_tool(call: Call) -> Said:
+async def toggle_tool(call: Call) -> ToolResult:
     global extra
     extra = not extra
     if call.is_modern:
@@ -144,7 +144,7 @@ async def toggle_tool(call: Call) -> Said:
     return f"The extra tool is {'there' if extra else 'gone'}."
 
 
-async def log(call: Call) -> Said:
+async def log(call: Call) -> ToolResult:
     for severity, data in [("debug", "a whisper"), ("warning", "a remark")]:
         # In the legacy era the SDK keeps no level, so this is the server's own duty.
         if call.is_modern or LEVELS.index(severity) >= LEVELS.index(level):
@@ -152,7 +152,7 @@ async def log(call: Call) -> Said:
     return "Logged."
 
 
-async def end(call: Call) -> Said:
+async def end(call: Call) -> ToolResult:
     # In the middle of a call, not before it has begun to speak.
     await count(call, steps=3, delay_ms=20)
     os._exit(3)
@@ -179,10 +179,10 @@ async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
 
 
 async def call_tool(context: Any, params: types.CallToolRequestParams) -> Any:
-    said = await TOOLS[params.name](Call(context, params), **(params.arguments or {}))
-    if isinstance(said, types.InputRequiredResult):
-        return said
-    return types.CallToolResult(content=[types.TextContent(type="text", text=said)])
+    result = await TOOLS[params.name](Call(context, params), **(params.arguments or {}))
+    if isinstance(result, types.InputRequiredResult):
+        return result
+    return types.CallToolResult(content=[types.TextContent(type="text", text=result)])
 
 
 async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
@@ -238,4 +238,4 @@ def options() -> Any:
     return server.create_initialization_options(NotificationOptions(tools_changed=True, resources_changed=True))
 
 
-doors.run(server, options())
+transports.run(server, options())

@@ -148,7 +148,7 @@ const build = () => {
 
 const sessions = new Map();
 
-const doors = {
+const transports = {
   async stateful(request, response) {
     const body = await readBody(request);
     let session = sessions.get(request.headers['mcp-session-id']);
@@ -190,4 +190,4 @@ const doors = {
 };
 
 if (transport === 'stdio') await build().connect(new StdioServerTransport());
-else serve(doors[transport]);
+else serve(transports[transport]);

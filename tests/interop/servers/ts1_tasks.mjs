@@ -1,6 +1,6 @@
 // A stdio server of the TypeScript SDK, 1.x line, that works on calls as tasks: `node ts1_tasks.mjs PACKAGES`.
 //
-// `slow` may be a task, `must` and `ask` have to be one; `ask` asks its client before it ends. `runs` says how often any
+// `slow` may be a task, `must` and `ask` have to be one; `ask` asks its client before it ends. `runs` returns how often any
 // of them was begun.
 
 import { createRequire } from 'node:module';
@@ -29,7 +29,7 @@ server.registerTool('runs', { description: 'How often a task was begun' }, async
   content: [{ type: 'text', text: String(runs) }],
 }));
 
-const say = (text) => ({ content: [{ type: 'text', text }] });
+const textResult = (text) => ({ content: [{ type: 'text', text }] });
 
 /** Registers a tool that is worked on as a task. */
 function task(name, taskSupport, work) {
@@ -39,8 +39,8 @@ function task(name, taskSupport, work) {
       runs += 1;
       const created = await taskStore.createTask({ ttl: taskRequestedTtl ?? 60_000, pollInterval: 50 });
       work(created.taskId, taskStore).then(
-        (text) => taskStore.storeTaskResult(created.taskId, 'completed', say(text)),
-        (error) => taskStore.storeTaskResult(created.taskId, 'failed', { ...say(String(error)), isError: true }),
+        (text) => taskStore.storeTaskResult(created.taskId, 'completed', textResult(text)),
+        (error) => taskStore.storeTaskResult(created.taskId, 'failed', { ...textResult(String(error)), isError: true }),
       );
       return { task: created };
     },

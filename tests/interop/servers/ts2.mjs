@@ -87,7 +87,7 @@ const tools = {
 
   async touch(_arguments, _context, { era, server }) {
     touched += 1;
-    // In the modern era the SDK knows who listens.
+    // In the modern era the SDK knows which clients listen.
     if (http) await http.notify.resourceUpdated(WATCHED);
     else if (era === 'modern' || subscribed.has(WATCHED)) await server.sendResourceUpdated({ uri: WATCHED });
     return `Touched ${touched}.`;
@@ -129,8 +129,8 @@ const build = ({ era }) => {
   const { server } = mcp;
   for (const [name, run] of Object.entries(tools)) {
     mcp.registerTool(name, { inputSchema: ANYTHING }, async (args, context) => {
-      const said = await run(args, context, { mcp, server, era });
-      return typeof said === 'string' ? { content: [{ type: 'text', text: said }] } : said;
+      const result = await run(args, context, { mcp, server, era });
+      return typeof result === 'string' ? { content: [{ type: 'text', text: result }] } : result;
     });
   }
   if (http && extra) addExtra(mcp);

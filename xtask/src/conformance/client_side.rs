@@ -245,7 +245,7 @@ fn covers(failure: &Failure, cell: Cell) -> bool {
         && failure.scenario == cell.scenario.name
 }
 
-/// Every check that did not pass must be on the list, and whatever is on the list must not pass.
+/// Every check that did not pass must be on the list, and no check on the list may pass.
 fn judge(cell: Cell, score: &Score, expected: &Expected) -> Vec<String> {
     let checks = score.scenarios.values().flatten();
     let short: Vec<(&String, Outcome)> = checks

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bench::row::{self, Effort, Row};
-use bench::runner::{Run, say};
+use bench::runner::{Run, print_line};
 use bench::system::{self, Programs};
 use bench::{instructions, order, report};
 
@@ -97,7 +97,7 @@ async fn run(flags: Flags, programs: Programs) -> anyhow::Result<()> {
             let counts = match instructions::is_possible() {
                 true => Some(instructions::count(&run.programs, None).await?),
                 false => {
-                    say("no valgrind here: instructions are not counted");
+                    print_line("no valgrind here: instructions are not counted");
                     None
                 }
             };
@@ -106,7 +106,7 @@ async fn run(flags: Flags, programs: Programs) -> anyhow::Result<()> {
                 std::fs::create_dir_all(folder).context("cannot make the folder of the page")?;
             }
             std::fs::write(&file, page).context("cannot write the page")?;
-            say(&format!("written: {}", file.display()));
+            print_line(&format!("written: {}", file.display()));
         }
     }
     std::io::stdout()

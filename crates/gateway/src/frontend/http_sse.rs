@@ -145,11 +145,11 @@ impl RequestContext<'_> {
             request_bytes,
         })?;
         let is_for_draining = message.kind() == Kind::Request && !destination.is_present();
-        let heard = match is_for_draining {
+        let accepted = match is_for_draining {
             true => Err(Refusal::UnknownSession),
             false => self.receive_from_stream(&stream, &parts.headers, &message, place),
         };
-        let Err(refusal) = heard else {
+        let Err(refusal) = accepted else {
             return Ok(respond::empty(StatusCode::ACCEPTED));
         };
         let refused = RefusedRequest {

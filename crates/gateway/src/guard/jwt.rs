@@ -377,13 +377,13 @@ impl JwtVerifier {
 /// token (Back-Channel Logout, 2.4), or of what some issuers call so themselves.
 fn is_of_another_kind(claims: &Value) -> bool {
     let has = |name: &str| claims.get(name).is_some();
-    let says = |name: &str, values: &[&str]| {
-        let said = claims.get(name).and_then(Value::as_str);
-        said.is_some_and(|said| values.iter().any(|value| said.eq_ignore_ascii_case(value)))
+    let has_value = |name: &str, values: &[&str]| {
+        let claim = claims.get(name).and_then(Value::as_str);
+        claim.is_some_and(|claim| values.iter().any(|value| claim.eq_ignore_ascii_case(value)))
     };
     ["at_hash", "c_hash", "s_hash", "events"].into_iter().any(has)
-        || says("typ", &["ID", "Refresh", "Offline", "Logout"])
-        || says("token_use", &["id"])
+        || has_value("typ", &["ID", "Refresh", "Offline", "Logout"])
+        || has_value("token_use", &["id"])
 }
 
 /// Returns every scope that a rule names.

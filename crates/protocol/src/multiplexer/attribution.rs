@@ -163,8 +163,7 @@ impl Attribution {
 
     /// Returns whether a call of another principal keeps this session's calls from their turn.
     pub(super) fn is_occupied(&self, session: SessionKey, ledger: &Ledger) -> bool {
-        self.suspended.has_other_principal(session, ledger)
-            || others_work(session, Matter::Question, ledger)
+        self.suspended.has_other_principal(session, ledger) || others_work(session, Matter::Question, ledger)
     }
 
     // Questions and log lines.

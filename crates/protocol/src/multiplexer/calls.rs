@@ -122,7 +122,10 @@ impl Multiplexer {
             if self.attribution.takes_turns(waiting.call.message.method()) {
                 let session = waiting.call.session;
                 // A call that waits for another principal's suspended call delays no other.
-                let kept = self.attribution.suspended.has_other_principal(session, &self.ledger);
+                let kept = self
+                    .attribution
+                    .suspended
+                    .has_other_principal(session, &self.ledger);
                 if !kept {
                     in_turn &= !self.ledger.sessions.others_ask(session);
                 }

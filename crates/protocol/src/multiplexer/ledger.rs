@@ -152,9 +152,10 @@ impl Ledger {
     /// Removes a request of Rialto's own that ends with its first answer, or with the loss of it.
     pub(super) fn take_internal(&mut self, id: WireId) -> Option<Pending> {
         let is_internal = match self.pending.get(&id)? {
-            Pending::Handshake(_) | Pending::Listen | Pending::TaskPoll { .. } | Pending::Background { .. } => {
-                true
-            }
+            Pending::Handshake(_)
+            | Pending::Listen
+            | Pending::TaskPoll { .. }
+            | Pending::Background { .. } => true,
             Pending::Call(_) | Pending::Own { .. } => false,
         };
         is_internal.then(|| self.pending.remove(&id))?

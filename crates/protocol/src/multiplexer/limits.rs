@@ -215,7 +215,8 @@ mod tests {
             stream_timeout: Duration::from_secs(200),
             ..Limits::default()
         };
-        let first = |method, reads_events, is_for_listen| limits.first_timeout(method, reads_events, is_for_listen);
+        let first =
+            |method, reads_events, is_for_listen| limits.first_timeout(method, reads_events, is_for_listen);
         assert_eq!(first(Method::ToolsCall, false, false), Duration::from_secs(90));
         assert_eq!(first(Method::ToolsCall, true, false), Duration::from_secs(200));
         assert_eq!(first(Method::TasksResult, true, false), Duration::from_secs(2000));

@@ -33,8 +33,7 @@ impl Multiplexer {
         let Some(call) = self.ledger.call(id) else {
             return Some(message);
         };
-        let (session, era, method, hides_task) =
-            (call.session, call.era, call.method(), call.hides_task);
+        let (session, era, method, hides_task) = (call.session, call.era, call.method(), call.hides_task);
         let (ledger, link) = (&mut self.ledger, &self.link);
         let (server, client) = (link.face().tasks(), era.tasks());
         let is_lifted = (server, client) == (TaskStyle::Core, TaskStyle::Extension);

@@ -238,7 +238,13 @@ impl TaskPolling {
         PollOutcome::Continue
     }
 
-    fn handle_poll(now: Moment, id: WireId, message: &Message, ledger: &mut Ledger, link: &Link) -> PollOutcome {
+    fn handle_poll(
+        now: Moment,
+        id: WireId,
+        message: &Message,
+        ledger: &mut Ledger,
+        link: &Link,
+    ) -> PollOutcome {
         let Some(task) = task::described(message) else {
             return PollOutcome::Conclude(if message.kind() == Kind::Error {
                 message.clone()
@@ -263,7 +269,9 @@ impl TaskPolling {
                 return PollOutcome::Conclude(inlined(message));
             }
             (Status::Completed | Status::Failed, TaskStyle::Core) => Self::await_outcome(id, ledger, link),
-            (Status::Cancelled, _) => return PollOutcome::Conclude(own_error("the server cancelled its task")),
+            (Status::Cancelled, _) => {
+                return PollOutcome::Conclude(own_error("the server cancelled its task"));
+            }
         }
         PollOutcome::Continue
     }

@@ -22,7 +22,7 @@ pub(super) fn answer(body: &str) -> Answer {
         }),
         Some("tools/list") => json!({ "tools": [{ "name": "whoami", "inputSchema": { "type": "object" } }] }),
         Some("ping") => json!({}),
-        Some("tools/call") => json!({ "content": [{ "type": "text", "text": "somebody" }] }),
+        Some("tools/call") => json!({ "content": [{ "type": "text", "text": "a caller" }] }),
         _ => {
             let error = json!({ "code": -32601, "message": "Method not found" });
             return json_answer(

@@ -4,8 +4,8 @@
 #[derive(Debug, PartialEq)]
 pub struct Scenario {
     pub name: &'static str,
-    /// As `list --client` shows them. `extension` stands for an extension of the protocol, whatever
-    /// its revision.
+    /// As `list --client` shows them. `extension` stands for an extension of the protocol, in any
+    /// revision.
     pub revisions: &'static [&'static str],
     /// Why it is not played; `None` if it is.
     pub left_out: Option<&'static str>,

@@ -67,8 +67,8 @@ impl Machine for ClientState {
 }
 
 impl LineListener for StdioClient {
-    fn receive(self: Arc<Self>, said: OutgoingLine) {
-        self.with(|client, now| client.handle_session_line(now, said));
+    fn receive(self: Arc<Self>, line: OutgoingLine) {
+        self.with(|client, now| client.handle_session_line(now, line));
     }
 }
 

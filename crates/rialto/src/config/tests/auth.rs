@@ -102,11 +102,11 @@ fn an_address_that_others_can_reach_needs_authentication_or_a_word() {
             problem.contains("field `listen`") && problem.contains("--allow-unauthenticated"),
             "{problem}"
         );
-        let said = ServeFlags {
+        let allowing = ServeFlags {
             allow_unauthenticated: true,
             ..ServeFlags::default()
         };
-        assert!(load_with(&open, &said, &Environment::default()).is_ok());
+        assert!(load_with(&open, &allowing, &Environment::default()).is_ok());
         let variable = environment([("RIALTO_ALLOW_UNAUTHENTICATED", "true")]);
         assert!(load_with(&open, &ServeFlags::default(), &variable).is_ok());
         let guarded = format!("auth: {{ tokens: [{{ name: x, hash: '{HASH}' }}] }}\n{open}");

@@ -54,7 +54,7 @@ impl Server {
             Fault::UnknownId => {
                 let other = call.arguments.raw("id").unwrap_or("987654321");
                 self.output
-                    .line(&wire::response(other, &wire::text_result("for someone else")));
+                    .line(&wire::response(other, &wire::text_result("for another call")));
                 self.output.line(&call.echo());
             }
             Fault::StringId => {

@@ -1,4 +1,4 @@
-"""The doors of the Python servers: `run` opens the one that the command line names, `stdio` (the default) or `http`.
+"""The transports of the Python servers: `run` uses the one that the command line names, `stdio` (the default) or `http`.
 
 What is imported from the SDK is the same in both of its lines.
 """
@@ -12,7 +12,7 @@ from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 # The socket to listen on is inherited in place of standard input, so that a server which ends can be started again
-# without anyone being turned away meanwhile.
+# and no connection is refused meanwhile.
 INHERITED = 0
 
 
@@ -26,7 +26,7 @@ async def over_stdio(server: Any, options: Any) -> None:
 
 
 async def over_http(server: Any, options: Any) -> None:
-    # The manager makes its options itself and cannot be told which.
+    # The manager makes its options itself and takes none.
     server.create_initialization_options = lambda *_arguments, **_named: options
     manager = StreamableHTTPSessionManager(server)
     async with manager.run():
@@ -34,7 +34,7 @@ async def over_http(server: Any, options: Any) -> None:
 
 
 async def serve(app: Any) -> None:
-    # Only this door needs it.
+    # Only this transport needs it.
     import uvicorn
 
     async def without_lifespan(scope: Any, receive: Any, send: Any) -> None:
