@@ -135,8 +135,8 @@ impl Outcome {
 
 /// The subject of a record.
 #[derive(Debug, Clone, Copy)]
-pub enum Whose<'a> {
-    These {
+pub enum RecordSubject<'a> {
+    Fields {
         destination: &'a str,
         session: Option<SessionHash>,
         principal: &'a str,
@@ -145,7 +145,7 @@ pub enum Whose<'a> {
     Composed(&'a str),
 }
 
-impl Whose<'_> {
+impl RecordSubject<'_> {
     pub fn composed(self) -> String {
         let mut line = String::new();
         self.write(&mut line).expect("writing to a String cannot fail");
@@ -154,7 +154,7 @@ impl Whose<'_> {
 
     fn write(self, line: &mut String) -> fmt::Result {
         match self {
-            Self::These {
+            Self::Fields {
                 destination,
                 session,
                 principal,
@@ -171,7 +171,7 @@ impl Whose<'_> {
 /// One line of the audit log.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditRecord<'a> {
-    pub whose: Whose<'a>,
+    pub whose: RecordSubject<'a>,
     pub http_method: &'a str,
     pub mcp_method: Option<&'a str>,
     pub tool: Option<&'a str>,
@@ -308,11 +308,11 @@ impl Audit {
     pub fn refuses(&self) -> bool {
         match self.on_failure {
             OnAuditFailure::Count => false,
-            OnAuditFailure::Refuse => self.sink.as_ref().is_some_and(LineSink::is_in_trouble),
+            OnAuditFailure::Refuse => self.sink.as_ref().is_some_and(LineSink::is_blocked),
         }
     }
 
-    /// Records that were never written.
+    /// Returns the number of records that were lost.
     pub fn lost(&self) -> u64 {
         self.sink.as_ref().map_or(0, LineSink::lost)
     }
@@ -391,13 +391,13 @@ fn timestamp(line: &mut String, now: SystemTime) -> fmt::Result {
     })
 }
 
-/// Three digits behind a point.
+/// Writes a point and three digits.
 fn thousandths(line: &mut String, number: u64) {
     line.push('.');
     line.push_str(three_digits(number));
 }
 
-/// A number as people write it: without zeros before it.
+/// Writes a number without leading zeros.
 fn number(line: &mut String, key: &'static str, number: u64) {
     line.push_str(key);
     if number >= 1000 {

@@ -1,10 +1,9 @@
-//! A place to write lines to that never makes its callers wait.
+//! A sink for lines that never makes its callers wait.
 //!
 //! Callers append to one bounded buffer; a thread of its own takes everything that has gathered and
 //! writes it at once, so a full disk or a reader that stopped reading stalls that thread and
-//! nothing else. What does not fit is refused and counted. It does not look into the lines: that
-//! each is one line is the caller's duty. It does not promise that a line was written: `flush`
-//! tells, within a time.
+//! nothing else. What does not fit is refused and counted. The caller makes sure that each is one line.
+//! `flush` returns whether all lines were written within a time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -232,14 +231,14 @@ impl LineSink {
         shared.can_reopen
     }
 
-    /// Lines that were never written, for want of room or for good.
+    /// Returns the number of lines that were lost: the buffer was full, or the output is closed.
     pub fn lost(&self) -> u64 {
         self.owner.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// Returns whether lines cannot be written at the moment: the last write failed, or more waits
-    /// than is usual by far.
-    pub fn is_in_trouble(&self) -> bool {
+    /// Returns whether lines cannot be written at the moment: the last write failed, or half of the
+    /// buffer is in use.
+    pub fn is_blocked(&self) -> bool {
         let shared = &*self.owner.shared;
         if shared.is_failing.load(Ordering::Relaxed) {
             return true;
@@ -249,7 +248,7 @@ impl LineSink {
             || state.lines + state.lines_in_hand > shared.max_lines / 2
     }
 
-    /// Writes that failed.
+    /// Returns the number of writes that failed.
     pub fn errors(&self) -> u64 {
         self.owner.shared.errors.load(Ordering::Relaxed)
     }
@@ -354,7 +353,7 @@ fn append_to(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The thread's side.
+/// The state of the writer thread.
 struct WriterThread {
     shared: Arc<SinkShared>,
     output: SinkOutput,

@@ -13,7 +13,7 @@ use protocol::exchange::{Failure, UpstreamFault};
 use protocol::message::{Member, Message, Written};
 use protocol::version::Era;
 
-use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, Whose};
+use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, RecordSubject};
 
 /// Takes every record.
 pub(crate) trait RecordListener: std::fmt::Debug + Send + Sync {
@@ -35,10 +35,10 @@ pub(crate) struct Subject<'a> {
 }
 
 impl Subject<'_> {
-    fn whose(&self) -> Whose<'_> {
+    fn whose(&self) -> RecordSubject<'_> {
         match self.composed {
-            Some(composed) => Whose::Composed(composed),
-            None => Whose::These {
+            Some(composed) => RecordSubject::Composed(composed),
+            None => RecordSubject::Fields {
                 destination: self.destination,
                 session: self.session,
                 principal: self.principal,
@@ -49,7 +49,7 @@ impl Subject<'_> {
 
 /// Returns the beginning that all audit records about a session share.
 pub(crate) fn compose(destination: &str, session: SessionHash, principal: &str) -> Box<str> {
-    let whose = Whose::These {
+    let whose = RecordSubject::Fields {
         destination,
         session: Some(session),
         principal,

@@ -122,8 +122,8 @@ pub fn announced(message: &Message) -> Option<Task> {
     Task::read(&Object::parse(message.raw(Member::Params)?)?)
 }
 
-/// The task that a request names. Whose it is is judged by this, so one that could be read in two
-/// ways names none.
+/// Returns the task that a request names. The owner is looked up by it, so an ambiguous name is
+/// none.
 pub fn named(message: &Message) -> Option<String> {
     let params = Object::parse(message.raw(Member::Params)?)?;
     let alike = params

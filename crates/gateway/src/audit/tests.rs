@@ -52,7 +52,7 @@ fn written(bodies: bool, records: &[AuditRecord<'_>]) -> Vec<Value> {
 
 fn call() -> AuditRecord<'static> {
     AuditRecord {
-        whose: Whose::These {
+        whose: RecordSubject::Fields {
             destination: "context7",
             session: Some(SessionHash::of("3f0c8e5a-6a53-4d11-9d51-0d7a5c1f2b34")),
             principal: "anonymous",
@@ -117,7 +117,7 @@ fn unknown_values_are_null() {
     let lines = written(
         true,
         &[AuditRecord {
-            whose: Whose::These {
+            whose: RecordSubject::Fields {
                 destination: "context7",
                 session: None,
                 principal: "anonymous",
@@ -268,9 +268,9 @@ proptest! {
         id in any::<String>(), request in any::<Vec<u8>>(), response in any::<Vec<u8>>(),
     ) {
         let raw_id = serde_json::to_string(&id).unwrap();
-        let whose = Whose::These { destination: &destination, session: None, principal: &principal };
+        let whose = RecordSubject::Fields { destination: &destination, session: None, principal: &principal };
         let composed = whose.composed();
-        let whose = if is_composed { Whose::Composed(&composed) } else { whose };
+        let whose = if is_composed { RecordSubject::Composed(&composed) } else { whose };
         let record = AuditRecord {
             whose,
             http_method: &method,

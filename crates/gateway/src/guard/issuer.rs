@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::time::Moment;
 use url::Url;
 
-use super::jwks::{self, JwksCache, Key, Want};
+use super::jwks::{self, JwksCache, Key, FetchReason};
 use crate::clock::Clock;
 use crate::settings::{IssuerUrl, KeysUrl};
 use crate::tasks;
@@ -103,7 +103,7 @@ impl Issuer {
         if is_due {
             let issuer = Arc::clone(self);
             tasks::spawn("issuer keys", async move {
-                issuer.fetch(Want::Fresher, edition).await;
+                issuer.fetch(FetchReason::Fresher, edition).await;
             });
         }
         Some(edition)
@@ -118,7 +118,7 @@ impl Issuer {
     /// Fetches the keys before the first request needs them, so that a mistake is in the log from
     /// the start.
     pub(crate) async fn prepare(&self) {
-        self.fetch(Want::First, 0).await;
+        self.fetch(FetchReason::First, 0).await;
     }
 
     /// Returns the key that a token names, and the edition of the set it is from.
@@ -159,7 +159,7 @@ impl Issuer {
 
     /// Fetches the keys, unless a fetch was under way, or the last one was too recent. A fetch that
     /// fails fails for all that waited for it: none of them tries again.
-    async fn fetch(&self, want: Want, seen: u64) {
+    async fn fetch(&self, want: FetchReason, seen: u64) {
         let finished = self.finished.load(Acquire);
         let Ok(_waiting) = self.waiting.try_acquire() else {
             return;

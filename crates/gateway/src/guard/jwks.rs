@@ -13,12 +13,11 @@ use protocol::time::Moment;
 /// Keys of this age are fetched anew while they are still used: issuers publish a key before they
 /// sign with it.
 const REFRESH: Duration = Duration::from_secs(5 * 60);
-/// An issuer that cannot be reached for this long is no longer believed: it may have withdrawn a
-/// key.
+/// Keys of an issuer that cannot be reached for this long are not used: one may be withdrawn.
 const STALE: Duration = Duration::from_secs(24 * 60 * 60);
-/// Tokens with invented key ids cause a fetch this often and no more.
+/// Tokens with unknown key ids cause a fetch at most this often.
 const UNKNOWN_KEY: Duration = Duration::from_secs(60);
-/// How soon an issuer is asked again that has never answered.
+/// The pause before the next fetch from an issuer that has never answered.
 const FIRST_KEYS: Duration = Duration::from_secs(5);
 /// Keys that are kept of one set.
 const MAX_KEYS: usize = 64;
@@ -82,22 +81,22 @@ pub(crate) fn read(document: &[u8]) -> Option<Vec<Arc<Key>>> {
     Some(usable.take(MAX_KEYS).collect())
 }
 
-/// Why keys are wanted.
+/// Why keys are fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Want {
-    /// There are none.
+pub(crate) enum FetchReason {
+    /// The cache is empty.
     First,
-    /// There are some, but not the one that a token names.
+    /// The cache does not have the key that a token names.
     Unknown,
-    /// They are old.
+    /// The keys are old.
     Fresher,
 }
 
-/// The keys at hand and what is known about fetching them.
+/// The keys of an issuer, and when they were fetched.
 #[derive(Debug, Default)]
 pub(crate) struct JwksCache {
     keys: Vec<Arc<Key>>,
-    /// Counts the sets that came. A token that was checked against another one is checked again.
+    /// Counts the sets that were fetched. A token that was checked with another set is checked again.
     edition: u64,
     came: Option<Moment>,
     tried: Option<Moment>,
@@ -109,7 +108,7 @@ impl JwksCache {
         self.edition
     }
 
-    /// Returns the key that a token names. Without a name there must be no choice.
+    /// Returns the key that a token names. A token without a key id needs a set with one such key.
     pub(crate) fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<Arc<Key>> {
         let mut fitting = self
             .keys
@@ -122,18 +121,18 @@ impl JwksCache {
         }
     }
 
-    /// Returns what is missing, if a key was not found or even though it was.
-    pub(crate) fn want(&self, found: bool, now: Moment) -> Option<Want> {
+    /// Returns why keys should be fetched, if they should. `found`: the cache has the token's key.
+    pub(crate) fn want(&self, found: bool, now: Moment) -> Option<FetchReason> {
         match (found, self.came) {
-            (_, None) => Some(Want::First),
-            (false, Some(_)) => Some(Want::Unknown),
-            (true, Some(came)) => (now.since(came) >= REFRESH).then_some(Want::Fresher),
+            (_, None) => Some(FetchReason::First),
+            (false, Some(_)) => Some(FetchReason::Unknown),
+            (true, Some(came)) => (now.since(came) >= REFRESH).then_some(FetchReason::Fresher),
         }
     }
 
     /// Returns whether fresher keys are wanted, and may be fetched.
     pub(crate) fn is_due(&self, now: Moment) -> bool {
-        self.want(true, now) == Some(Want::Fresher) && self.may_fetch(Want::Fresher, now)
+        self.want(true, now) == Some(FetchReason::Fresher) && self.may_fetch(FetchReason::Fresher, now)
     }
 
     /// Returns whether there were ever keys that may still be used.
@@ -141,29 +140,29 @@ impl JwksCache {
         self.came.is_some_and(|came| now.since(came) < STALE)
     }
 
-    /// Takes leave to fetch; false if it was done too recently.
-    pub(crate) fn begin_fetch(&mut self, want: Want, now: Moment) -> bool {
+    /// Notes the start of a fetch. Returns false if the last one is too recent.
+    pub(crate) fn begin_fetch(&mut self, want: FetchReason, now: Moment) -> bool {
         let may = self.may_fetch(want, now);
         if may {
             self.tried = Some(now);
-            if want == Want::Unknown {
+            if want == FetchReason::Unknown {
                 self.tried_for_unknown = Some(now);
             }
         }
         may
     }
 
-    fn may_fetch(&self, want: Want, now: Moment) -> bool {
+    fn may_fetch(&self, want: FetchReason, now: Moment) -> bool {
         let long_ago = |last: Option<Moment>, pause| last.is_none_or(|last| now.since(last) >= pause);
         match want {
-            Want::First => long_ago(self.tried, FIRST_KEYS),
-            Want::Unknown => long_ago(self.tried_for_unknown, UNKNOWN_KEY),
-            Want::Fresher => long_ago(self.tried, UNKNOWN_KEY),
+            FetchReason::First => long_ago(self.tried, FIRST_KEYS),
+            FetchReason::Unknown => long_ago(self.tried_for_unknown, UNKNOWN_KEY),
+            FetchReason::Fresher => long_ago(self.tried, UNKNOWN_KEY),
         }
     }
 
-    /// Keys have come. A set without any usable key is more likely a mistake than intended, and
-    /// changes nothing.
+    /// Takes fetched keys. A set without any usable key is more likely a mistake, and changes
+    /// nothing.
     pub(crate) fn replace(&mut self, keys: Vec<Arc<Key>>, now: Moment) {
         if !keys.is_empty() {
             self.keys = keys;
@@ -235,7 +234,7 @@ mod tests {
         let mut ring = ring();
         let fetches = (0..600).filter(|tenth| {
             let now = Moment::START.after(Duration::from_millis(tenth * 300));
-            ring.begin_fetch(Want::Unknown, now)
+            ring.begin_fetch(FetchReason::Unknown, now)
         });
         assert_eq!(fetches.count(), 3, "in three minutes");
     }
@@ -243,27 +242,27 @@ mod tests {
     #[test]
     fn the_first_fetch_does_not_use_up_the_one_for_a_new_key() {
         let mut ring = JwksCache::default();
-        assert_eq!(ring.want(false, at(0)), Some(Want::First));
-        assert!(ring.begin_fetch(Want::First, at(0)));
-        assert!(!ring.begin_fetch(Want::First, at(4)), "not at once again");
+        assert_eq!(ring.want(false, at(0)), Some(FetchReason::First));
+        assert!(ring.begin_fetch(FetchReason::First, at(0)));
+        assert!(!ring.begin_fetch(FetchReason::First, at(4)), "not at once again");
         ring.replace(read(SET.as_bytes()).unwrap(), at(1));
-        assert_eq!(ring.want(false, at(2)), Some(Want::Unknown));
+        assert_eq!(ring.want(false, at(2)), Some(FetchReason::Unknown));
         assert!(
-            ring.begin_fetch(Want::Unknown, at(2)),
+            ring.begin_fetch(FetchReason::Unknown, at(2)),
             "the issuer may just have changed its key"
         );
-        assert!(!ring.begin_fetch(Want::Unknown, at(61)));
-        assert!(ring.begin_fetch(Want::Unknown, at(62)));
+        assert!(!ring.begin_fetch(FetchReason::Unknown, at(61)));
+        assert!(ring.begin_fetch(FetchReason::Unknown, at(62)));
     }
 
     #[test]
     fn old_keys_are_fetched_anew_and_used_meanwhile_but_not_for_ever() {
         let mut ring = ring();
         assert_eq!(ring.want(true, at(299)), None);
-        assert_eq!(ring.want(true, at(300)), Some(Want::Fresher));
-        assert!(ring.begin_fetch(Want::Fresher, at(300)));
+        assert_eq!(ring.want(true, at(300)), Some(FetchReason::Fresher));
+        assert!(ring.begin_fetch(FetchReason::Fresher, at(300)));
         assert!(
-            !ring.begin_fetch(Want::Fresher, at(301)),
+            !ring.begin_fetch(FetchReason::Fresher, at(301)),
             "it failed; not at once again"
         );
         assert!(ring.find(Some("a"), Algorithm::ES256).is_some());
@@ -274,7 +273,7 @@ mod tests {
     fn old_keys_are_due_once_a_minute_even_if_every_token_is_remembered() {
         let mut ring = ring();
         assert!(!ring.is_due(at(299)) && ring.is_due(at(300)));
-        assert!(ring.begin_fetch(Want::Fresher, at(300)));
+        assert!(ring.begin_fetch(FetchReason::Fresher, at(300)));
         assert!(!ring.is_due(at(359)), "the issuer was just asked");
         assert!(ring.is_due(at(360)), "and did not answer");
         ring.replace(read(SET.as_bytes()).unwrap(), at(361));

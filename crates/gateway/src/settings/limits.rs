@@ -46,7 +46,7 @@ pub struct LimitSettings {
     pub buffered_bytes_per_principal: Option<usize>,
     /// Events that one session keeps.
     pub buffered_bytes_per_session: usize,
-    /// Whose `X-Forwarded-For` is believed.
+    /// The proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<Network>,
 }
 

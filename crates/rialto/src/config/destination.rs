@@ -28,7 +28,7 @@ pub(super) const SHARINGS: [(&str, Sharing); 3] = [
     ("per_identity", Sharing::PerIdentity),
 ];
 
-/// Whose file it is, and so how strictly it is read.
+/// Which program the file is for, and so how strictly it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// `destinations.yml`: the command may be a line, and an unknown key is an error.

@@ -1,5 +1,5 @@
-//! The demo server without its pipes: bytes of a line in, messages out, time as an argument. Decides which era a
-//! conversation is in and leaves the rest to it.
+//! The demo server without I/O: lines in, messages out, time as an argument. It decides the era of
+//! a client; `legacy.rs` and `modern.rs` do the rest.
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub(super) struct Machine {
     out: VecDeque<Value>,
 }
 
-/// What a message meets: the time, what tools can change, and the way out.
+/// What the handler of a message uses: the time, the state of the tools, and the queue of messages
+/// to send.
 #[derive(Debug)]
 pub(super) struct Scene<'a> {
     pub(super) now: Duration,
@@ -32,7 +33,7 @@ pub(super) struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// Puts out what a request came to, unless that comes later or was put out already.
+    /// Queues the response to a request. `None`: it comes later, or is queued already.
     pub(super) fn respond(&mut self, id: Value, answer: Result<Option<Value>, Refusal>, era: Era) {
         match answer {
             Ok(Some(result)) => self.out.push_back(message::result(id, result)),
@@ -89,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// The client has closed its end: nothing more will be asked.
+    /// The client has closed stdin: no request will come.
     pub(super) fn handle_end(&mut self) {
         match &mut self.spoken {
             Spoken::Undecided | Spoken::Legacy(_) => {}
@@ -165,7 +166,7 @@ impl Machine {
             Message::Response { id, outcome } => match &mut self.spoken {
                 Spoken::Legacy(legacy) => legacy.handle_response(scene, &id, outcome),
                 Spoken::Modern(_) | Spoken::Undecided => {
-                    tracing::warn!(rpc_id = %id, "a response, though nothing was asked");
+                    tracing::warn!(rpc_id = %id, "a response without a request");
                 }
             },
         }

@@ -23,7 +23,7 @@ const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(50);
 
 /// How long a killed group may still be seen. It cannot do anything any more, but where no process
-/// reaps orphans (a container whose first process does not wait) it would be seen for ever.
+/// reaps orphans (a container whose first process does not wait) it stays in the process table.
 const AFTER_KILL: Duration = Duration::from_millis(500);
 
 /// The id of a process group of ours: never 0, never 1, never negative.
@@ -82,7 +82,7 @@ impl fmt::Debug for GroupId {
 pub(super) struct Group {
     id: GroupId,
     warden: Option<Arc<Warden>>,
-    /// What those carry that left the group; `None` where orphans do not come to this process.
+    /// The mark of processes that left the group; `None` where orphans do not come to this process.
     mark: Option<Mark>,
     gone: bool,
 }
@@ -167,7 +167,7 @@ impl Leftover {
     /// at the deadline.
     pub(super) async fn end(self, deadline: Instant, asked: bool) {
         if asked {
-            // They have come to us only now.
+            // Orphans have this process as their parent only now.
             self.0.terminate_strays();
         } else {
             self.0.terminate();

@@ -18,10 +18,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::group::Group;
 
-/// How long a child may take to end by itself after its stdin was closed, before it is asked to.
+/// How long a child may take to end by itself after its stdin was closed, before SIGTERM.
 pub const VOLUNTARY: Duration = Duration::from_millis(500);
 
-/// How a child ended. Both are absent if the system would not tell.
+/// How a child ended. Both are absent if the status is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
     pub code: Option<i32>,
@@ -125,7 +125,7 @@ impl ChildProcess {
     ///
     /// A short while to end by itself, SIGTERM to the group, SIGKILL to the group when the grace is
     /// over. It returns when nothing is left. Dropping the future before that kills the group at
-    /// once, which is how a caller that runs out of patience ends the matter.
+    /// once.
     pub async fn stop(mut self, grace: Duration) -> Exit {
         let deadline = Instant::now() + grace;
         let mut asked = false;
@@ -150,7 +150,7 @@ impl ChildProcess {
         exit
     }
 
-    /// SIGKILL to the whole group, now. `exited` or `stop` then tell the end.
+    /// Sends SIGKILL to the whole group. `exited` or `stop` then return the exit.
     pub fn kill_now(&mut self) {
         if let Some(group) = &self.group {
             group.kill();
@@ -195,10 +195,10 @@ impl Drop for ChildProcess {
     }
 }
 
-/// Runs a duty that must outlive the value that gave it.
+/// Spawns a task that outlives the value that started it.
 ///
-/// Without a runtime, or with one that is ending, the duty is dropped, and the groups it holds are
-/// killed by that. This goes through the handle because `tokio::spawn` would panic there, in the
+/// Without a runtime, or with one that is ending, the future is dropped, which kills the groups that
+/// it holds. This goes through the handle because `tokio::spawn` would panic there, in the
 /// middle of a drop.
 pub(super) fn in_background(duty: impl Future<Output = ()> + Send + 'static) -> Option<JoinHandle<()>> {
     Handle::try_current().ok().map(|runtime| runtime.spawn(duty))

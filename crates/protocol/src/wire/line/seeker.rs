@@ -1,4 +1,4 @@
-//! Whose answer a line was that is too long to keep.
+//! Finds the id in a line that is too long to keep, so that its call can fail.
 
 use bytes::Bytes;
 use memchr::memchr2;
