@@ -761,7 +761,7 @@ impl Instance {
             InstanceOrder::LearnEras { now, shown } => {
                 self.eras.learn(now, shown);
                 if let Some(era) = self.agreed_era() {
-                    tracing::info!(destination = %self.destination, era = era.as_str(), "the server has answered");
+                    tracing::info!(destination = %self.destination, era = era.as_str(), "version negotiation succeeded");
                 }
             }
             InstanceOrder::WakeWriter => self.outgoing_ready.notify_one(),

@@ -13,7 +13,7 @@ use protocol::exchange::{Failure, UpstreamFault};
 use protocol::message::{Member, Message, Written};
 use protocol::version::Era;
 
-use crate::audit::{Audit, AuditRecord, Outcome, SessionHash, RecordSubject};
+use crate::audit::{Audit, AuditRecord, Outcome, RecordSubject, SessionHash};
 
 /// Takes every record.
 pub(crate) trait RecordListener: std::fmt::Debug + Send + Sync {

@@ -13,17 +13,17 @@ pub enum SignInError {
     #[error("{resource} wants a sign-in; run: rialto login {resource}{scopes}")]
     LoginNeeded { resource: String, scopes: ScopeFlags },
     /// See [`Settings::asleep`](crate::Settings::asleep).
-    #[error("{resource} wants a sign-in, which waits until something is asked of it")]
+    #[error("{resource} requires a sign-in, which begins with the first request to it")]
     Asleep { resource: String },
-    #[error("signing in needs {url}, which is not asked: {error}")]
+    #[error("signing in needs {url}, which Rialto does not request: {error}")]
     Unreachable {
         url: String,
         #[source]
         error: UrlError,
     },
-    #[error("{url} could not be asked: {why}")]
+    #[error("{url} could not be requested: {why}")]
     Network { url: String, why: String },
-    #[error("what {url} answers is larger than {limit} bytes")]
+    #[error("the response of {url} is larger than {limit} bytes")]
     TooLarge { url: String, limit: usize },
     /// Protected-resource metadata that speaks of another resource.
     #[error(
@@ -120,7 +120,7 @@ pub enum SignInError {
         "{resource} keeps asking for more permissions ({scopes}) than the sign-in grants; ask its operator"
     )]
     ScopesNotGranted { resource: String, scopes: String },
-    #[error("{resource} forbids this; that is not a matter of signing in")]
+    #[error("{resource} forbids this request; another sign-in does not help")]
     Forbidden { resource: String },
     /// A process that waited for another one's sign-in learns how that ended.
     #[error("signing in from another process failed: {why}")]

@@ -378,7 +378,7 @@ impl SharedSignIn {
         };
         record.put(renewed.clone());
         self.store.save(&lock, &record).await?;
-        tracing::debug!(resource = %self.endpoint, "token renewed");
+        tracing::debug!(resource = %self.endpoint, "token refreshed");
         Ok(self.hold(Some(renewed), Origin::Renewed))
     }
 
@@ -391,7 +391,7 @@ impl SharedSignIn {
         if entry.token.as_ref().is_none_or(|token| token.is_over(now)) {
             return Err(error);
         }
-        tracing::warn!(%error, "a token could not be renewed before its end");
+        tracing::warn!(%error, "a token could not be refreshed before it expires");
         Ok(bearer(&entry))
     }
 }

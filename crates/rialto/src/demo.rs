@@ -58,7 +58,7 @@ pub(crate) fn run(era: DemoEra) -> anyhow::Result<()> {
     runtime.shutdown_background();
     match ended {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            tracing::info!("the client closed its end, the demo server ends");
+            tracing::info!("the client closed stdin; the demo server ends");
             Ok(())
         }
         ended => ended.context("the demo server lost its client"),

@@ -139,9 +139,9 @@ async fn destination_is_ready_when_its_server_has_answered() -> Result<()> {
         assert_eq!((status, &ready["ready"]), (503, &json!(false)), "{ready}");
         assert_eq!(ready["destinations"]["d"]["ready"], false, "{ready}");
         std::fs::write(rialto.dir().join("go"), "")?;
-        let log = |log: &Value| log["message"] == "the server has answered";
+        let log = |log: &Value| log["message"] == "version negotiation succeeded";
         rialto
-            .wait_for_log("the server has answered", PATIENCE, log)
+            .wait_for_log("version negotiation succeeded", PATIENCE, log)
             .await;
         let (status, ready) = readiness(&rialto).await?;
         assert_eq!(

@@ -87,7 +87,7 @@ impl Endpoint {
     }
 
     fn evict(&self, handle: &Arc<SessionHandle>) {
-        tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "evicted to make room");
+        tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session evicted");
         self.metrics.sessions_evicted.fetch_add(1, Ordering::Relaxed);
         self.close(handle);
     }

@@ -161,7 +161,7 @@ async fn read_lines(client: &Arc<StdioClient>, mut input: impl AsyncRead + Unpin
             Ok(0) => break,
             Ok(_) => {}
             Err(error) => {
-                tracing::debug!(%error, "standard input cannot be read any more");
+                tracing::debug!(%error, "stdin cannot be read");
                 break;
             }
         }
@@ -195,7 +195,7 @@ async fn write_lines(client: &StdioClient, mut output: impl AsyncWrite + Unpin) 
             Err(error) => Err(error),
         };
         if let Err(error) = written {
-            tracing::debug!(%error, "standard output cannot be written to any more");
+            tracing::debug!(%error, "stdout cannot be written");
             return;
         }
     }

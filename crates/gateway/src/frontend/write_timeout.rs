@@ -32,7 +32,7 @@ pub(crate) struct WriteTimeout {
 
 /// The peer took too little for too long.
 #[derive(Debug, thiserror::Error)]
-#[error("the peer does not read")]
+#[error("the client does not read")]
 struct WriteTimedOut;
 
 impl Default for WriteTimeout {

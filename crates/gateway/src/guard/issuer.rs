@@ -13,7 +13,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::time::Moment;
 use url::Url;
 
-use super::jwks::{self, JwksCache, Key, FetchReason};
+use super::jwks::{self, FetchReason, JwksCache, Key};
 use crate::clock::Clock;
 use crate::settings::{IssuerUrl, KeysUrl};
 use crate::tasks;

@@ -213,7 +213,7 @@ impl Upstream {
         let stopped = eviction::instances_to_stop(now, self.rules().linger, kept, instances.collect());
         for (key, instance, unreserved) in stopped {
             if unreserved.is_some_and(|then| self.remove_unreserved(&key, &instance, then)) {
-                tracing::debug!(destination = %self.name, "child no longer used");
+                tracing::debug!(destination = %self.name, "unused server stopped");
                 instance.stop();
             }
         }

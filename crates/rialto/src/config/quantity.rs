@@ -28,7 +28,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 /// A duration that must not be zero.
 pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     match duration(text)? {
-        Duration::ZERO => Err("must be longer than nothing: write a duration such as 30s".to_owned()),
+        Duration::ZERO => Err("must be more than 0: write a duration such as 30s".to_owned()),
         parsed => Ok(parsed),
     }
 }
@@ -172,7 +172,7 @@ pub(super) fn host(text: &str) -> Result<String, String> {
         return Err("write only the name of the host, such as mcp.example.com".to_owned());
     }
     if text == "*" {
-        return Err("any host is not offered, it would undo the check: list the names".to_owned());
+        return Err("a wildcard would disable the check of the Host header: list the names".to_owned());
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     if text.is_empty() || !text.chars().all(plain) {
@@ -187,7 +187,7 @@ pub(super) fn origin(text: &str) -> Result<String, String> {
     const FORM: &str = "not an origin: write scheme and host without a path, such as https://app.example.com";
     let text = text.trim().to_ascii_lowercase();
     if text == "*" {
-        return Err("any origin is not offered, it would undo the check: list the origins".to_owned());
+        return Err("a wildcard would disable the check of the Origin header: list the origins".to_owned());
     }
     // Copied from an address bar an origin ends with a slash; a browser never sends that.
     let text = text.strip_suffix('/').unwrap_or(&text);

@@ -175,7 +175,7 @@ impl Leftover {
         if !self.gone_by(deadline).await {
             self.0.kill();
             if !self.killed_by(Instant::now() + AFTER_KILL).await {
-                tracing::debug!(group = %self.0.id, "a killed process group is still to be seen");
+                tracing::debug!(group = %self.0.id, "a killed process group still exists");
             }
         }
         self.forget();

@@ -31,7 +31,7 @@ pub enum ResolveError {
     NotAFile { path: PathBuf, what: &'static str },
     #[error("{} may not be executed: run `chmod +x` on it, or start it through its interpreter", path.display())]
     NotExecutable { path: PathBuf },
-    #[error("{} cannot be looked at: {reason}", path.display())]
+    #[error("{} cannot be read: {reason}", path.display())]
     Unreadable { path: PathBuf, reason: String },
 }
 

@@ -150,7 +150,7 @@ pub async fn drain(mut pipe: Receiver, destination: &str, pid: u32, tail: Stderr
             }
             Ok(0) => break,
             Err(error) => {
-                tracing::warn!(destination, pid, %error, "stderr cannot be read any more");
+                tracing::warn!(destination, pid, %error, "stderr of the server cannot be read");
                 break;
             }
         }

@@ -287,7 +287,7 @@ impl RemoteSupervisor {
     /// Fails the waiting calls because the server definitely refuses; none of them is retried.
     fn report_refusal(&self, upstream: Arc<Upstream>) {
         let instance = self.instance();
-        tracing::warn!(destination = %instance.destination(), what = %upstream.what, "the server refuses");
+        tracing::warn!(destination = %instance.destination(), what = %upstream.what, "the remote server refused the request");
         instance.set_health(Health::BackingOff(backend_error(&upstream.what)));
         instance.take_link_wanted();
         instance.refused(&Failure::Upstream(upstream));

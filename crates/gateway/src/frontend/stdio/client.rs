@@ -198,7 +198,7 @@ impl StdioClient {
             |output| {
                 // The client still receives everything else.
                 if catch_unwind(AssertUnwindSafe(|| self.carry_out(output))).is_err() {
-                    tracing::error!("a panic while a client on lines was served");
+                    tracing::error!("panic while serving the client on stdio");
                 }
             },
         );
