@@ -11,11 +11,13 @@
 //! | the operations, and what each of them promises | [`registry`] |
 //! | which claim wins: the comparisons of all engines | `rules` |
 //! | one machine: a file that a restart finds again | [`mod@file`] |
+//! | the secret that all replicas share, and certificates from it | [`key`] |
 //! | the rules in memory, on a clock of the caller: for tests and simulations | [`memory`] |
 #![warn(missing_docs, clippy::wildcard_enum_match_arm, clippy::indexing_slicing)]
 
 pub mod error;
 pub mod file;
+pub mod key;
 pub mod memory;
 pub mod record;
 pub mod registry;
@@ -23,6 +25,7 @@ mod rules;
 
 pub use error::RegistryError;
 pub use file::FileRegistry;
+pub use key::{ClusterKey, KeyError, PeerIdentity};
 pub use memory::MemoryRegistry;
 pub use record::{Hello, Node, NodeId, NodeIdError, SessionRecord, State, WallTime};
 pub use registry::{

@@ -47,6 +47,9 @@ pub(crate) enum Invocation {
     /// Create a bearer token: the token for a client, its hash for the configuration
     #[command(after_help = examples::TOKEN)]
     Token(TokenFlags),
+    /// Manage a fleet of replicas
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
     /// Stays behind to end the children of a Rialto that was killed.
     #[command(hide = true)]
     Warden(WardenFlags),
@@ -276,6 +279,18 @@ pub(crate) struct TokenFlags {
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) name: String,
 }
+
+/// `rialto cluster`.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub(crate) enum ClusterCommand {
+    /// Create a cluster key, the secret that all replicas share, and print it
+    #[command(after_help = examples::CLUSTER_KEY)]
+    Key(ClusterKeyFlags),
+}
+
+/// `rialto cluster key`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct ClusterKeyFlags {}
 
 /// `rialto warden`, which only Rialto itself calls.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

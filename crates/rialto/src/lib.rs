@@ -4,6 +4,7 @@
 mod account;
 mod audit;
 mod check;
+mod cluster_key;
 pub mod config;
 mod connect;
 mod demo;
@@ -18,7 +19,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use config::Environment;
-use flags::{AuditCommand, Invocation};
+use flags::{AuditCommand, ClusterCommand, Invocation};
 
 /// Exit codes; 0 and clap's 2 aside.
 mod exit {
@@ -50,6 +51,7 @@ pub fn run() -> ExitCode {
         Invocation::Logout(flags) => account::logout(&flags, &environment),
         Invocation::Status(flags) => account::status(&flags, &environment),
         Invocation::Token(flags) => token::run(&flags),
+        Invocation::Cluster(ClusterCommand::Key(_)) => cluster_key::run(),
         Invocation::Warden(_) => warden(),
     }
 }

@@ -36,6 +36,20 @@ async fn bad_usage_ends_with_code_2_and_a_hint() -> Result<()> {
 }
 
 #[tokio::test]
+async fn cluster_key_is_printed_alone_and_is_another_each_time() -> Result<()> {
+    let first = Rialto::launcher().verb(&["cluster", "key"]).run(PATIENCE).await?;
+    let second = Rialto::launcher().verb(&["cluster", "key"]).run(PATIENCE).await?;
+    assert_eq!((first.code(), second.code()), (Some(0), Some(0)));
+    assert_eq!(first.stderr_text(), "");
+    let keys = [first, second].map(|ended| cluster::ClusterKey::parse(&ended.stdout.join("\n")));
+    let [Ok(first), Ok(second)] = keys else {
+        panic!("a key is printed: {keys:?}");
+    };
+    assert_ne!(first.sealing_key(), second.sealing_key());
+    Ok(())
+}
+
+#[tokio::test]
 async fn nothing_to_serve_ends_with_code_2_and_shows_how_to_begin() -> Result<()> {
     let ended = Rialto::launcher().run(PATIENCE).await?;
     assert_eq!(ended.code(), Some(2));

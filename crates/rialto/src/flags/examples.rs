@@ -50,6 +50,13 @@ Examples:
   rialto token --name alice
   rialto token --name ci | head -1          print only the token";
 
+pub(super) const CLUSTER_KEY: &str = "\
+Examples:
+  (umask 077 && rialto cluster key > cluster.key)
+
+Copy the file to every replica, or mount it there as a secret, and name it in `cluster.key_file`.
+Replicas refuse a key file that other users can read.";
+
 pub(super) const DEMO: &str = "\
 Examples:
   rialto demo-server

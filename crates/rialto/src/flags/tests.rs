@@ -283,6 +283,10 @@ fn the_help_of_every_command_has_an_example_and_names_every_variable() {
         let help = parsed(&[verb, "--help"]).expect_err("help").to_string();
         assert!(help.contains("Examples:"), "{verb}");
     }
+    let key = parsed(&["cluster", "key", "--help"])
+        .expect_err("help")
+        .to_string();
+    assert!(key.contains("Examples:") && key.contains("umask 077"), "{key}");
     let serve = parsed(&["serve", "--help"]).expect_err("help").to_string();
     for variable in [
         "RIALTO_CONFIG",
