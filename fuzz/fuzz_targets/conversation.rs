@@ -1,4 +1,5 @@
-//! The machines, peers and judge of the simulation; the input decides what the dice of a seed would.
+//! The machines, peers and judge of the simulation; the input decides what the dice of a seed
+//! would.
 #![no_main]
 #![allow(dead_code, reason = "the simulation can also be broken on purpose, which only its own tests do")]
 

@@ -1,4 +1,5 @@
-//! Counts the lines of product code: of the crates that the binary is made of, without tests, comments and blank lines.
+//! Counts the lines of product code: of the crates that the binary is made of, without tests,
+//! comments and blank lines.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +37,8 @@ fn of_folder(folder: &Path) -> anyhow::Result<usize> {
     Ok(sum)
 }
 
-/// Returns the lines of one file that count. A module of tests begins and ends at the left margin, as rustfmt puts it.
+/// Returns the lines of one file that count. A module of tests begins and ends at the left margin,
+/// as rustfmt puts it.
 fn of_file(text: &str) -> usize {
     let mut count = 0;
     let mut lines = text.lines();

@@ -1,9 +1,10 @@
 //! Changes `crates/protocol` in small ways and checks whether its own tests notice.
 //!
-//! Hides cargo-mutants, the sampling and the reports. Each mutant is built in a copy of the tree, one after another,
-//! so that only `protocol` and its tests are compiled again. The quickest tests run first, and the others only for
-//! mutants that those miss: most mutants then need neither the build nor the run of the simulation.
-//! `xtask/surviving-mutants.txt` lists the mutants that are known to survive, each with the reason.
+//! Hides cargo-mutants, the sampling and the reports. Each mutant is built in a copy of the tree,
+//! one after another, so that only `protocol` and its tests are compiled again. The quickest tests
+//! run first, and the others only for mutants that those miss: most mutants then need neither the
+//! build nor the run of the simulation. `xtask/surviving-mutants.txt` lists the mutants that are
+//! known to survive, each with the reason.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,8 @@ const WANTED: usize = 95;
 const SURVIVING: &str = "xtask/surviving-mutants.txt";
 /// The longest run of the tests of one mutant, in seconds. A mutant may loop forever.
 const TEST_TIMEOUT: &str = "300";
-/// The tests in the order in which they are tried, with the names of their logs. `protocol` has no examples in its docs.
+/// The tests in the order in which they are tried, with the names of their logs. `protocol` has no
+/// examples in its docs.
 const PHASES: &[(&str, &[&str])] = &[
     ("conversations", &["--test=conversations"]),
     ("units", &["--lib", "--test=properties"]),
@@ -149,7 +151,8 @@ fn test(
         command.arg("--re").arg(format!("^{}$", escaped(mutant)));
     }
     let status = command.status().context("cannot run cargo mutants")?;
-    // 2 and 3 are mutants that were missed and that ran too long; anything else is no result at all.
+    // 2 and 3 are mutants that were missed and that ran too long; anything else is no result at
+    // all.
     if !matches!(status.code(), Some(0 | 2 | 3)) {
         bail!("cargo mutants ended with {status}; see above");
     }
@@ -187,7 +190,8 @@ fn mutants(repository: &Path, tool: &Path) -> Command {
     command
 }
 
-/// Takes so many of the names, by a random order that depends on nothing but the seed, and sorts them.
+/// Takes so many of the names, by a random order that depends on nothing but the seed, and sorts
+/// them.
 fn choose(mut names: Vec<String>, count: usize, seed: u64) -> Vec<String> {
     let mut state = seed;
     // SplitMix64: small, and good enough to draw lots.
@@ -370,7 +374,8 @@ impl Report<Missed> {
         self.noticed() + self.missed.len()
     }
 
-    /// Fails if too few were noticed. Equivalent mutants count as missed, because the list of them is made by hand.
+    /// Fails if too few were noticed. Equivalent mutants count as missed, because the list of them
+    /// is made by hand.
     fn verdict(&self) -> anyhow::Result<()> {
         if self.viable() == 0 {
             bail!("no mutant could be built");

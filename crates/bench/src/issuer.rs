@@ -1,5 +1,5 @@
-//! The issuer of the tokens of a measurement: the testkit's stand-in for an authorization server, on a
-//! thread of its own.
+//! The issuer of the tokens of a measurement: the testkit's stand-in for an authorization server,
+//! on a thread of its own.
 //!
 //! The load waits for a start without letting anything else run on its thread, and a gateway that
 //! starts wants keys.

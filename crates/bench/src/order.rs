@@ -124,8 +124,8 @@ fn sizes(symbols: &str) -> BTreeMap<String, u64> {
 }
 
 /// The families of what was run: first those that are needed both ways, then those of one way.
-/// Instances of a generic function cannot be distinguished by their names; families of which most is
-/// not needed come last, so that the others lie close together.
+/// Instances of a generic function cannot be distinguished by their names; families of which most
+/// is not needed come last, so that the others lie close together.
 fn ordered(
     serve: &BTreeSet<String>,
     connect: &BTreeSet<String>,

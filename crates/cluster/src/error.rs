@@ -5,7 +5,8 @@ use thiserror::Error;
 /// Why the directory did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RegistryError {
-    /// The engine cannot be reached, or did not answer in time. The operation may have had its effect.
+    /// The engine cannot be reached, or did not answer in time. The operation may have had its
+    /// effect.
     #[error("the registry of sessions cannot be reached: {0}")]
     Unreachable(String),
     /// The engine answered that it will not do this. The operation had no effect.

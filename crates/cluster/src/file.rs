@@ -1,30 +1,31 @@
 //! The directory of one machine, in one file: what a restart finds again.
 //!
-//! The file `sessions.redb` in the given directory belongs to one process at a time, so there are no
-//! leases: an owner lives if it joined in this process. After a restart the incarnation is another,
-//! and every session can be taken over.
+//! The file `sessions.redb` in the given directory belongs to one process at a time, so there are
+//! no leases: an owner lives if it joined in this process. After a restart the incarnation is
+//! another, and every session can be taken over.
 //!
 //! # What is on disk when
 //!
 //! An operation that creates, takes over, changes the state of, releases or removes a session is on
 //! disk (`fsync`) before its answer. A touch may wait for the next such operation, at most
-//! [`TOUCH_DELAY`]. A lost touch shortens the life of a session; nothing else is lost by SIGKILL or a
-//! power failure.
+//! [`TOUCH_DELAY`]. A lost touch shortens the life of a session; nothing else is lost by SIGKILL or
+//! a power failure.
 //!
 //! One thread does all operations, in their order. Everything that waits for it is one transaction,
-//! so that sessions that open at once share one `fsync`. An operation ends after [`TIME_LIMIT`] even
-//! if the disk does not.
+//! so that sessions that open at once share one `fsync`. An operation ends after [`TIME_LIMIT`]
+//! even if the disk does not.
 //!
 //! # Cost
 //!
-//! A create costs one `fsync`: with a virtual disk of 8 ms, 8.5 ms in the middle and 23 ms at the 99th
-//! percentile; eight tasks at once did 290 operations a second. The file starts at 1 MB; with 2,000
-//! sessions and an `initialize` of 300 bytes it has 2.2 MB. Space of ended sessions is used again.
+//! A create costs one `fsync`: with a virtual disk of 8 ms, 8.5 ms in the middle and 23 ms at the
+//! 99th percentile; eight tasks at once did 290 operations a second. The file starts at 1 MB; with
+//! 2,000 sessions and an `initialize` of 300 bytes it has 2.2 MB. Space of ended sessions is used
+//! again.
 //!
 //! # Time
 //!
-//! Records expire by the wall clock, which alone goes on over a restart. A clock that is set forward
-//! ends sessions early.
+//! Records expire by the wall clock, which alone goes on over a restart. A clock that is set
+//! forward ends sessions early.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
@@ -112,8 +113,8 @@ pub struct FileRegistry {
     worker: Arc<Worker>,
 }
 
-/// One operation, done inside a transaction. It returns how to answer once the transaction has ended.
-/// Without a transaction the job does nothing, and its answer is the error.
+/// One operation, done inside a transaction. It returns how to answer once the transaction has
+/// ended. Without a transaction the job does nothing, and its answer is the error.
 type Job = Box<dyn FnOnce(Option<&mut Batch<'_, '_>>) -> Answer + Send>;
 type Answer = Box<dyn FnOnce(Result<(), RegistryError>) + Send>;
 
@@ -125,8 +126,8 @@ struct Worker {
 }
 
 impl FileRegistry {
-    /// Opens the file in a directory, and makes both where they are missing: the directory with mode
-    /// 0700, the file with mode 0600. Deletes records that have expired. Blocks on the disk.
+    /// Opens the file in a directory, and makes both where they are missing: the directory with
+    /// mode 0700, the file with mode 0600. Deletes records that have expired. Blocks on the disk.
     pub fn open(directory: &Path) -> Result<Self, OpenError> {
         let (jobs, queue) = sync_channel(QUEUE);
         let mut store = Store::open(directory)?;

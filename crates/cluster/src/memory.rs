@@ -19,7 +19,8 @@ use crate::registry::{
 };
 use crate::rules::{self, Standing};
 
-/// Nodes with leases and sessions with records. `now` is the engine's clock: the time since its start.
+/// Nodes with leases and sessions with records. `now` is the engine's clock: the time since its
+/// start.
 #[derive(Debug, Default)]
 pub struct Directory {
     nodes: BTreeMap<NodeId, Lease>,
@@ -160,7 +161,8 @@ impl Directory {
         self.nodes.retain(|_, lease| lease.ends > now);
     }
 
-    /// Returns the number of records, those that have expired since the last [`Self::expire`] included.
+    /// Returns the number of records, those that have expired since the last [`Self::expire`]
+    /// included.
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.sessions.len()

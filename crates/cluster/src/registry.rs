@@ -3,8 +3,8 @@
 //! # Contract
 //!
 //! - A *claim* names a session, its owner and its epoch. A replica serves a session while it holds
-//!   the claim. Every operation that changes a record compares the claim with what is stored, in one
-//!   atomic step of the engine.
+//!   the claim. Every operation that changes a record compares the claim with what is stored, in
+//!   one atomic step of the engine.
 //! - Epochs of a session only rise. Each epoch has at most one owner.
 //! - A take-over succeeds only where the owner's lease has ended by the engine's clock, the session
 //!   has no owner, or the owner itself asks.
@@ -48,8 +48,8 @@ pub struct Claim {
 pub enum Renewed {
     /// The lease goes on.
     Renewed,
-    /// The lease had ended, or the engine came back empty. The node joins again and writes the record
-    /// of each session again; a session that has another owner by now is dropped.
+    /// The lease had ended, or the engine came back empty. The node joins again and writes the
+    /// record of each session again; a session that has another owner by now is dropped.
     Unknown,
 }
 
@@ -114,10 +114,11 @@ pub enum Change {
 pub enum Updated {
     /// It did, and the change is stored.
     Done,
-    /// The session has another owner or a higher epoch, which is this one. The caller drops its copy.
+    /// The session has another owner or a higher epoch, which is this one. The caller drops its
+    /// copy.
     Superseded(u64),
-    /// The directory has no such session, or only an earlier epoch of it: the session expired, or the
-    /// engine lost it. The owner may write the record again.
+    /// The directory has no such session, or only an earlier epoch of it: the session expired, or
+    /// the engine lost it. The owner may write the record again.
     Unknown,
 }
 
@@ -148,8 +149,8 @@ pub trait Registry: Debug + Send + Sync {
     /// Returns the nodes whose lease lasts, in the order of their ids.
     fn nodes(&self) -> Operation<Vec<NodeStatus>>;
 
-    /// Stores a record: of a new session, or again after the engine lost it. Replaces a lower epoch,
-    /// and the same epoch of the same owner.
+    /// Stores a record: of a new session, or again after the engine lost it. Replaces a lower
+    /// epoch, and the same epoch of the same owner.
     fn create(&self, record: &SessionRecord, idle: Duration) -> Operation<Created>;
 
     /// Returns a session's record and whether its owner lives.
@@ -162,11 +163,12 @@ pub trait Registry: Debug + Send + Sync {
     /// Changes the record of a session that the caller owns.
     fn update(&self, claim: &Claim, change: Change, idle: Duration) -> Operation<Updated>;
 
-    /// Notes the use of many sessions, in as few round trips as the engine allows. The results are in
-    /// the order of the sessions.
+    /// Notes the use of many sessions, in as few round trips as the engine allows. The results are
+    /// in the order of the sessions.
     fn touch_many(&self, touches: Vec<Touch>) -> Operation<Vec<Updated>>;
 
-    /// Hands a session over: its record stays until it expires, without owner, under the same epoch.
+    /// Hands a session over: its record stays until it expires, without owner, under the same
+    /// epoch.
     fn release(&self, claim: &Claim) -> Operation<Updated>;
 
     /// Deletes the record of a session that ended.

@@ -410,8 +410,8 @@ fn number(line: &mut String, key: &'static str, number: u64) {
     }
 }
 
-/// The digits of what is below a thousand. They are looked up: nearly every number of a record is
-/// one of these.
+/// Returns the digits of what is below a thousand. They are looked up: nearly every number of a
+/// record is one of these.
 fn three_digits(number: u64) -> &'static str {
     let at = (number % 1000) as usize * 3;
     &DIGITS[at..at + 3]

@@ -178,7 +178,7 @@ impl Gateway {
         *self.config.write() = Arc::new(config);
     }
 
-    /// All destinations that still do something.
+    /// Returns all destinations that still do something.
     fn all(&self) -> Vec<Arc<Endpoint>> {
         let config = self.config();
         let mut all: Vec<Arc<Endpoint>> = config.destinations.values().cloned().collect();

@@ -366,7 +366,7 @@ impl Guard {
         })
     }
 
-    /// The path of the resource that a metadata path is about, if tokens of an issuer are
+    /// Returns the path of the resource that a metadata path is about, if tokens of an issuer are
     /// configured.
     pub(crate) fn described<'p>(&self, path: &'p str) -> Option<&'p str> {
         self.jwt.as_ref().and_then(|_| self.resources.described(path))

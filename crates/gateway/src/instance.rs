@@ -994,7 +994,7 @@ mod tests {
         String::from_utf8(taken.to_vec()).expect("text")
     }
 
-    /// An instance whose server has welcomed a session, with nothing to write.
+    /// Returns an instance whose server has welcomed a session, with nothing to write.
     fn welcomed(meanwhile: fn(&Instance)) -> (Arc<Instance>, Arc<NarrowPipe>) {
         let clock = Clock::new();
         let mut multiplexer = Multiplexer::new(multiplexer::Limits::default(), ClientHello::Newest);

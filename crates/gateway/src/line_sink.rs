@@ -2,8 +2,8 @@
 //!
 //! Callers append to one bounded buffer; a thread of its own takes everything that has gathered and
 //! writes it at once, so a full disk or a reader that stopped reading stalls that thread and
-//! nothing else. What does not fit is refused and counted. The caller makes sure that each is one line.
-//! `flush` returns whether all lines were written within a time.
+//! nothing else. What does not fit is refused and counted. The caller makes sure that each is one
+//! line. `flush` returns whether all lines were written within a time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

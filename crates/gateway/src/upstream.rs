@@ -143,7 +143,7 @@ impl Upstream {
         }
     }
 
-    /// How the server is reached, for people.
+    /// Returns how the server is reached, for people.
     pub(crate) fn transport(&self) -> &'static str {
         match self.remote().map(|server| server.transport()) {
             None => "stdio",
@@ -250,7 +250,7 @@ impl Upstream {
         self.broken.is_none() && (health.is_empty() || health.iter().any(is_fine))
     }
 
-    /// How the backend of each instance is doing.
+    /// Returns how the backend of each instance is doing.
     pub(crate) fn health(&self) -> Vec<Health> {
         self.instance_list()
             .iter()

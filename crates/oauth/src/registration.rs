@@ -197,7 +197,7 @@ pub(crate) fn is_metadata_url(url: &Url) -> bool {
     url.scheme() == "https" && url.path() != "/" && url.fragment().is_none() && url.username().is_empty()
 }
 
-/// The body of a registration request.
+/// Returns the body of a registration request.
 pub(crate) fn request(name: &str, redirect_uri: &str, auth: TokenAuth, scopes: &[String]) -> Vec<u8> {
     let mut body = json!({
         "client_name": name,

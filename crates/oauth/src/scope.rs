@@ -15,8 +15,8 @@ const SCOPES: usize = 256;
 /// The scope that asks for a refresh token.
 const OFFLINE_ACCESS: &str = "offline_access";
 
-/// A space-separated list as it stands in a challenge, cleaned of anything the grammar does not
-/// allow (RFC 6749, section 3.3).
+/// Returns a space-separated list as it stands in a challenge, cleaned of anything the grammar does
+/// not allow (RFC 6749, section 3.3).
 pub(crate) fn parse(list: &str) -> Vec<String> {
     let fits = |scope: &&str| {
         scope
@@ -88,7 +88,7 @@ pub(crate) fn with_offline_access(scopes: &[String], authority: &[String]) -> Ve
 pub(crate) struct StepUps(Vec<(Vec<String>, u8)>);
 
 impl StepUps {
-    /// Whether one more sign-in for these permissions is worth a browser window.
+    /// Returns whether one more sign-in for these permissions is worth a browser window.
     pub(crate) fn another(&mut self, challenged: &[String]) -> bool {
         let mut key = challenged.to_vec();
         key.sort_unstable();

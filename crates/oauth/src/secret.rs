@@ -14,7 +14,7 @@ impl Secret {
         Self(value.into())
     }
 
-    /// The value itself, for the one place that sends or stores it.
+    /// Returns the value itself, for the one place that sends or stores it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -31,7 +31,8 @@ impl fmt::Debug for Secret {
 pub struct Authorization(String);
 
 impl Authorization {
-    /// A bearer token, if it is one that a header can carry (RFC 6750, section 2.1: `b64token`).
+    /// Returns a bearer token, if it is one that a header can carry (RFC 6750, section 2.1:
+    /// `b64token`).
     ///
     /// What an authorization server calls a token reaches a header here, so nothing but the
     /// characters that the grammar allows passes: no space, no control character, nothing that ends
@@ -42,7 +43,7 @@ impl Authorization {
         fits.then(|| Self(format!("Bearer {token}")))
     }
 
-    /// The header's value, for the request it belongs to.
+    /// Returns the header's value, for the request it belongs to.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -1,11 +1,13 @@
 //! Sign-in and token refresh single-flight: the token of one remote resource within one process.
 //!
-//! **Single flight.** Within the process one call refreshes or signs in, and the others wait for it. Between processes
-//! the lock of the store does the same, over the whole sign-in: ten processes started at once open one window. A
-//! process that gets the lock reads the store before anything else, and mostly finds its token there. A sign-in that
-//! fails also fails the calls that waited for it, so that one refusal does not open ten more windows.
+//! **Single flight.** Within the process one call refreshes or signs in, and the others wait for
+//! it. Between processes the lock of the store does the same, over the whole sign-in: ten processes
+//! started at once open one window. A process that gets the lock reads the store before anything
+//! else, and mostly finds its token there. A sign-in that fails also fails the calls that waited
+//! for it, so that one refusal does not open ten more windows.
 //!
-//! **What never happens by itself.** [`SignIn::authorization`] never opens a window; only a refusal by the server does.
+//! **What never happens by itself.** [`SignIn::authorization`] never opens a window; only a refusal
+//! by the server does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -110,8 +112,8 @@ impl SignIn {
         }))
     }
 
-    /// Returns the value of `Authorization`, if there is a token. Refreshes it before it expires, and never opens a
-    /// browser.
+    /// Returns the value of `Authorization`, if there is a token. Refreshes it before it expires,
+    /// and never opens a browser.
     pub async fn authorization(&self) -> Result<Option<Authorization>, SignInError> {
         let shared = &*self.0;
         if let Some(known) = shared.cached() {
@@ -146,15 +148,15 @@ impl SignIn {
         self.0.awake.store(true, Ordering::Release);
     }
 
-    /// The server has refused (401, or 403 with `insufficient_scope`). Ok means: worth sending the request once more with a new
-    /// [`authorization`](Self::authorization).
+    /// The server has refused (401, or 403 with `insufficient_scope`). Ok means: worth sending the
+    /// request once more with a new [`authorization`](Self::authorization).
     pub async fn refused(&self, status: u16, www_authenticate: &[String]) -> Result<(), SignInError> {
         let used = self.0.held().entry.as_ref().and_then(bearer);
         self.refused_using(used.as_ref(), status, www_authenticate).await
     }
 
-    /// The same, for callers that know which token the refused request carried: a refusal of the token before does
-    /// not count against the one that replaced it.
+    /// The same, for callers that know which token the refused request carried: a refusal of the
+    /// token before does not count against the one that replaced it.
     pub async fn refused_using(
         &self,
         used: Option<&Authorization>,
@@ -228,7 +230,8 @@ impl SignIn {
         })
     }
 
-    /// Forgets everything about the resource, and then has its tokens revoked where that is possible.
+    /// Forgets everything about the resource, and then has its tokens revoked where that is
+    /// possible.
     pub async fn logout(&self) -> Result<LogoutOutcome, SignInError> {
         let shared = &*self.0;
         let _work = shared.work.lock().await;
@@ -291,7 +294,8 @@ impl SharedSignIn {
         }
     }
 
-    /// The answer without any work, if memory has it; `Some(None)` means that there was no token a moment ago.
+    /// Returns the answer without any work, if memory has it; `Some(None)` means that there was no
+    /// token a moment ago.
     fn cached(&self) -> Option<Option<Authorization>> {
         let held = self.held();
         match &held.entry {
@@ -309,7 +313,8 @@ impl SharedSignIn {
     fn hold(&self, entry: Option<Entry>, origin: Origin) -> Option<Authorization> {
         let authorization = entry.as_ref().and_then(bearer);
         let mut held = self.held();
-        // What comes out of the store may be what this process put there; then it is known better where it is from.
+        // What comes out of the store may be what this process put there; then it is known better
+        // where it is from.
         let same = held.entry.as_ref().and_then(bearer) == authorization;
         if origin != Origin::Store || !same {
             held.origin = origin;
@@ -319,7 +324,7 @@ impl SharedSignIn {
         authorization
     }
 
-    /// The entry to use: the latest, or the latest of the client the operator chose.
+    /// Returns the entry to use: the latest, or the latest of the client the operator chose.
     fn pick<'a>(&self, record: &'a Record) -> Option<&'a Entry> {
         match &self.settings.identity.client_id {
             Some(id) => record.entries.iter().find(|entry| entry.client.id == *id),

@@ -71,8 +71,8 @@ pub(crate) struct Token {
 const MARGIN: u64 = 60;
 
 impl Token {
-    /// Whether it is good for another request. The margin shrinks for tokens that live shorter than
-    /// it.
+    /// Returns whether it is good for another request. The margin shrinks for tokens that live
+    /// shorter than it.
     pub(crate) fn is_fresh(&self, now: u64) -> bool {
         let Some(expires) = self.expires else { return true };
         let life = expires.saturating_sub(self.received);
@@ -221,7 +221,7 @@ impl Record {
         self.failure = None;
     }
 
-    /// The client that was registered at this authorization server, if one was.
+    /// Returns the client that was registered at this authorization server, if one was.
     pub(crate) fn registered_at(&self, issuer: &str) -> Option<&Client> {
         let ours = |entry: &&Entry| entry.issuer == issuer && entry.client.registered_for.is_some();
         self.entries.iter().find(ours).map(|entry| &entry.client)
@@ -399,8 +399,8 @@ pub struct StoredToken {
     pub in_keyring: bool,
 }
 
-/// Everything that is kept in a directory, the entry in use of each endpoint. Reads files only, no
-/// keyring.
+/// Returns everything that is kept in a directory, the entry in use of each endpoint. Reads files
+/// only, no keyring.
 pub fn list(directory: &Path) -> Result<Vec<StoredToken>, SignInError> {
     let failed = |error: io::Error| SignInError::Store {
         path: directory.display().to_string(),

@@ -73,7 +73,7 @@ impl AddressClass {
     }
 }
 
-/// The IPv4 address that an IPv6 one stands for: mapped, compatible, NAT64, 6to4.
+/// Returns the IPv4 address that an IPv6 one stands for: mapped, compatible, NAT64, 6to4.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let [a, b, c, d, e, f, g, h] = address.segments();
     let v4 = |high: u16, low: u16| {
@@ -185,7 +185,7 @@ fn is_localhost(domain: &str) -> bool {
     domain.eq_ignore_ascii_case("localhost") || domain.to_ascii_lowercase().ends_with(".localhost")
 }
 
-/// A peer's text for a message: short, and without anything a terminal would obey.
+/// Returns a peer's text for a message: short, and without anything a terminal would obey.
 pub(crate) fn printable(text: &str) -> String {
     const LONGEST: usize = 200;
     let mut short: String = text

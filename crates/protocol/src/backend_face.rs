@@ -1,7 +1,7 @@
 //! Ask / Tell ↔ a backend's messages: one file per era, and the one place that tells them apart.
 //!
-//! A face translates only foreign words. What a client of the same era wrote goes to the server as it is, but for
-//! ids and tokens.
+//! A face translates only foreign words. What a client of the same era wrote goes to the server as
+//! it is, but for ids and tokens.
 
 pub mod legacy;
 pub mod modern;
@@ -17,8 +17,9 @@ use crate::method::{LogLevel, Method};
 use crate::version::{ChangeStyle, Era, LogLevelStyle, QuestionStyle, TaskStyle};
 use crate::wire::outbox::Outbox;
 
-/// Id rewriting: the id that Rialto gives to a request it writes to a server. It is never a client's id, not even
-/// in part. A multiplexer never uses it twice, so a response from before a restart matches no call.
+/// Id rewriting: the id that Rialto gives to a request it writes to a server. It is never a
+/// client's id, not even in part. A multiplexer never uses it twice, so a response from before a
+/// restart matches no call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WireId(pub u64);
 
@@ -131,7 +132,8 @@ impl Face {
         self.era.tasks()
     }
 
-    /// Returns whether the server, reached over HTTP, wants the arguments of calls mirrored in headers.
+    /// Returns whether the server, reached over HTTP, wants the arguments of calls mirrored in
+    /// headers.
     pub const fn mirrors_arguments(&self) -> bool {
         match self.era {
             Era::Legacy => false,
@@ -139,7 +141,8 @@ impl Face {
         }
     }
 
-    /// Returns whether everything that the server sends about a request over HTTP comes before its response ends.
+    /// Returns whether everything that the server sends about a request over HTTP comes before its
+    /// response ends.
     pub const fn is_silent_after_exchange(&self) -> bool {
         match self.era {
             Era::Legacy => false,
@@ -168,7 +171,8 @@ impl Face {
         }
     }
 
-    /// Writes the first message of this era, if it can be written. The era is the one spoken from now on.
+    /// Writes the first message of this era, if it can be written. The era is the one spoken from
+    /// now on.
     pub fn begin(&mut self, era: Era, id: WireId, out: &mut BytesMut) -> bool {
         self.era = era;
         match era {
@@ -279,7 +283,8 @@ impl Face {
         }
     }
 
-    /// Asks for a page of the list of tools, on our own account; the raw cursor of one that is not the first.
+    /// Asks for a page of the list of tools, on our own account; the raw cursor of one that is not
+    /// the first.
     pub fn write_tools_list(&self, out: &mut BytesMut, id: WireId, client: &Client, cursor: Option<&str>) {
         match self.era {
             Era::Legacy => legacy::write_tools_list(out, id, cursor),

@@ -99,7 +99,7 @@ impl Capabilities {
         (std::cmp::Reverse(missing), std::cmp::Reverse(surplus))
     }
 
-    /// Whether such a client can be given a task in place of a result.
+    /// Returns whether such a client can be given a task in place of a result.
     pub fn takes_tasks(&self) -> bool {
         self.tasks
     }
@@ -109,7 +109,7 @@ impl Capabilities {
         self.interfaces
     }
 
-    /// Whether a server's request of this method can be answered by such a client.
+    /// Returns whether a server's request of this method can be answered by such a client.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "every other method is treated alike"
@@ -123,9 +123,9 @@ impl Capabilities {
         }
     }
 
-    /// Whether such a client can answer in the very way that a question wants: forms and URLs, and
-    /// sampling with tools, are declared one by one. `includeContext` is not looked at: before
-    /// 2025-11-25 it needed no declaration.
+    /// Returns whether such a client can answer in the very way that a question wants: forms and
+    /// URLs, and sampling with tools, are declared one by one. `includeContext` is not looked at:
+    /// before 2025-11-25 it needed no declaration.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "every other method is treated alike"

@@ -17,7 +17,7 @@ pub fn era_of(message: &Message) -> Era {
     }
 }
 
-/// A response with a `result` or an `error` that is written already.
+/// Returns a response with a `result` or an `error` that is written already.
 fn respond(id: &[u8], member: &str, raw: &str) -> Bytes {
     let head = format!(r#","{member}":"#);
     [

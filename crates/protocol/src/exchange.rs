@@ -1,4 +1,4 @@
-//! Ask and Tell: the messages between clients and backends, in no era's words.
+//! Ask and Tell: the messages between clients and backends, the same for every era.
 //!
 //! A client face translates its client's message to an [`Ask`] ("lifts" it). The multiplexer passes
 //! the ask to a backend face, which translates it to a message for its server ("lowers" it).
@@ -16,15 +16,15 @@ use crate::object::Object;
 use crate::version::{Era, Version};
 use crate::wire::header::MirroredParams;
 
-/// One client conversation, as far as backends are concerned.
+/// The key of a user of an instance: a session, or a modern request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(pub u64);
 
-/// One request of a client. Unique within its session.
+/// The key of a client's request. Unique within its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallKey(pub u64);
 
-/// One request of a server to a client. Unique within its backend.
+/// The key of a server's request to a client. Unique within its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuestionKey(pub u64);
 
@@ -59,14 +59,14 @@ const ANONYMOUS: &str = "anonymous";
 /// A client: its principal and its capabilities.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
-    /// The caller on whose behalf it speaks.
+    /// The authenticated caller.
     pub principal: Principal,
     /// What it declared that it can do.
     pub capabilities: Capabilities,
     /// The same as its client declared it: raw JSON, for servers that receive it with every
     /// request.
     pub declared: Bytes,
-    /// The client's name for itself, raw JSON, if it gave one.
+    /// The client's `clientInfo`, raw JSON, if it sent one.
     pub info: Option<Bytes>,
 }
 
@@ -166,7 +166,7 @@ pub enum Ask {
         /// The question concerned.
         question: QuestionKey,
     },
-    /// Something the server may want to know, such as changed roots.
+    /// Any other notification of the client, such as changed roots.
     Notice {
         /// The session concerned.
         session: SessionKey,
@@ -208,10 +208,10 @@ pub struct Call {
     pub request: Request,
     /// The message as its sender wrote it.
     pub message: Message,
-    /// The era whose words the message is in. A backend of the same era gets it as it is.
+    /// The era of the message. A backend of the same era gets it as it is.
     pub era: Era,
-    /// The headers that mirror its arguments, if it came by a way that has such: they are judged as
-    /// soon as its tool is known.
+    /// The headers that mirror its arguments, over a transport that has them. They are checked as
+    /// soon as the tool is known.
     pub mirrored: Option<MirroredParams>,
     /// The client reads events while it waits, so that it may wait longer than one that gets
     /// nothing but the answer.
@@ -221,7 +221,7 @@ pub struct Call {
 /// What kind of request it is, as far as sharing a backend makes a difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// The server alone knows what to do with it.
+    /// A request that Rialto only passes on.
     Plain,
     /// To receive the updates of a resource.
     Subscribe {
@@ -265,7 +265,7 @@ pub enum Tell {
         call: CallKey,
         /// The message as its sender wrote it.
         message: Message,
-        /// The era whose words the message is in.
+        /// The era of the message.
         era: Era,
     },
     /// The request was fulfilled by Rialto itself and has an empty result.
@@ -352,7 +352,7 @@ impl Tell {
 pub struct ServerInfo {
     /// The server's response to the handshake or the discovery, byte for byte.
     pub message: Message,
-    /// The era whose words it is in.
+    /// The era of that response.
     pub era: Era,
     /// The revision a legacy server chose, if Rialto knows it.
     pub version: Option<Version>,
@@ -389,7 +389,7 @@ impl ServerInfo {
     }
 }
 
-/// Why a call gets no answer from its server.
+/// Why a call gets no answer from its server. [`Failure::reason`] names it for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The server was silent past the limit, which is the value of this setting.
@@ -408,7 +408,7 @@ pub enum Failure {
     },
     /// The server ended during the call.
     Exited(Arc<BackendError>),
-    /// The server cannot be had now.
+    /// The server is not available now.
     Unavailable {
         /// Why the server is unavailable.
         backend_error: Arc<BackendError>,
@@ -417,9 +417,9 @@ pub enum Failure {
     },
     /// The server is taken out of service, and was not given the call.
     Retired,
-    /// The server would not shake hands.
+    /// The server refused the handshake.
     HandshakeRefused,
-    /// A limit of ours was reached.
+    /// A limit of Rialto was reached.
     Overloaded {
         /// The value of the limit.
         limit: &'static str,
@@ -433,7 +433,7 @@ pub enum Failure {
         /// The value of the limit.
         limit: usize,
     },
-    /// The server has no such thing to offer.
+    /// The server does not support it.
     Unsupported {
         /// What is not supported.
         what: &'static str,
@@ -445,7 +445,7 @@ pub enum Failure {
     },
     /// The answer was no message.
     Invalid(ScanError),
-    /// A remote server could not be spoken with.
+    /// The exchange with a remote server failed.
     Upstream(Arc<Upstream>),
     /// The client asked for the call to stop.
     Cancelled,
@@ -458,7 +458,7 @@ pub enum Failure {
 /// What is known about a server that ended or would not start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BackendError {
-    /// For people: "exit status 3", "cannot start: no such file".
+    /// The error text: "exit status 3", "cannot start: no such file".
     pub what: String,
     /// The last lines it wrote on stderr.
     pub stderr: Vec<String>,
@@ -484,23 +484,22 @@ pub struct StrayOutput {
 pub struct Upstream {
     /// What kind of failure it was.
     pub fault: UpstreamFault,
-    /// For people, without anything secret.
+    /// The error text, without secrets.
     pub what: String,
 }
 
-/// The kinds of it.
+/// The kind of a failed exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpstreamFault {
     /// The connection broke after the request was sent. The server may have executed it.
     Lost,
-    /// The answer was none.
+    /// The answer was no MCP message.
     Invalid,
     /// The server refused the request by an HTTP status alone.
     Refused,
-    /// The server does not accept our credentials.
+    /// The server does not accept Rialto's credentials.
     Unauthorized,
-    /// What the server wanted would have given something away: no valid certificate, a redirect
-    /// elsewhere.
+    /// The connection is not safe: no valid certificate, or a redirect to another origin.
     Unsafe,
 }
 
@@ -519,7 +518,7 @@ impl Upstream {
     }
 }
 
-/// Whose fault a failure is.
+/// The side that caused a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Blame {
     /// The client sent what cannot be served.
@@ -542,7 +541,7 @@ impl Blame {
 }
 
 impl Failure {
-    /// The word in `data.reason`.
+    /// Returns the value of `data.reason`.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Timeout { .. } => "timeout",
@@ -570,7 +569,7 @@ impl Failure {
         }
     }
 
-    /// Returns whose fault it is.
+    /// Returns the side that caused it.
     pub fn blame(&self) -> Blame {
         match self {
             Self::Timeout { .. }

@@ -153,9 +153,11 @@ impl Message {
         scan::scan(bytes)
     }
 
-    /// A message that Rialto wrote itself.
+    /// Returns a message that Rialto wrote itself.
     ///
-    /// # Panics If the text is no message, which is a mistake in this crate and never caused by
+    /// # Panics
+    ///
+    /// If the text is no message, which is a mistake in this crate and never caused by
     /// input.
     pub(crate) fn own(text: String) -> Self {
         Self::scan(Bytes::from(text)).expect("Rialto writes well-formed messages")
@@ -166,12 +168,12 @@ impl Message {
         self.0.kind
     }
 
-    /// The method; [`Method::Other`] for responses too.
+    /// Returns the method; [`Method::Other`] for responses too.
     pub fn method(&self) -> Method {
         self.0.method
     }
 
-    /// The method's name as text, for people.
+    /// Returns the method's name as text.
     pub fn method_name(&self) -> Option<Cow<'_, str>> {
         let known = self.0.method.name().map(Cow::Borrowed);
         known.or_else(|| self.text(Member::Method))
@@ -200,18 +202,18 @@ impl Message {
         self.0.bytes.is_empty()
     }
 
-    /// A member's raw JSON, as the sender wrote it.
+    /// Returns a member's raw JSON, as the sender wrote it.
     pub fn raw(&self, member: Member) -> Option<&[u8]> {
         let span = self.0.spans.get(member);
         (!span.is_absent()).then(|| span.of(&self.0.bytes))
     }
 
-    /// A member taken apart; without members if it is absent, or anything but an object.
+    /// Returns a member taken apart; without members if it is absent, or anything but an object.
     pub fn object(&self, member: Member) -> Object<'_> {
         self.raw(member).and_then(Object::parse).unwrap_or_default()
     }
 
-    /// A member's raw JSON, sharing the message's buffer.
+    /// Returns a member's raw JSON, sharing the message's buffer.
     pub fn raw_bytes(&self, member: Member) -> Option<Bytes> {
         let span = self.0.spans.get(member);
         (!span.is_absent()).then(|| self.0.bytes.slice(span.start as usize..span.end as usize))
@@ -222,7 +224,7 @@ impl Message {
         self.raw(member).map(Bytes::copy_from_slice)
     }
 
-    /// What stands in one member before and after another that is part of it.
+    /// Returns what stands in one member before and after another that is part of it.
     pub(crate) fn around(&self, whole: Member, part: Member) -> Option<(&[u8], &[u8])> {
         let (whole, part) = (self.0.spans.get(whole), self.0.spans.get(part));
         // The range of a member that is absent ends before it begins.
@@ -231,27 +233,27 @@ impl Message {
         Some((before, after))
     }
 
-    /// A member that is a JSON string, decoded.
+    /// Returns a member that is a JSON string, decoded.
     pub fn text(&self, member: Member) -> Option<Cow<'_, str>> {
         string(self.raw(member)?)
     }
 
-    /// A member that is a plain unsigned integer.
+    /// Returns a member that is a plain unsigned integer.
     pub fn number(&self, member: Member) -> Option<u64> {
         std::str::from_utf8(self.raw(member)?).ok()?.parse().ok()
     }
 
-    /// The severity of a log line or of `logging/setLevel`.
+    /// Returns the severity of a log line or of `logging/setLevel`.
     pub fn level(&self) -> Option<LogLevel> {
         LogLevel::parse(&self.text(Member::Level)?)
     }
 
-    /// Whether `jsonrpc` is `"2.0"`, as the specification demands.
+    /// Returns whether `jsonrpc` is `"2.0"`, as the specification demands.
     pub fn is_json_rpc(&self) -> bool {
         self.raw(Member::JsonRpc) == Some(b"\"2.0\"")
     }
 
-    /// Whether the id is what MCP allows for a request: a string or an integer.
+    /// Returns whether the id is what MCP allows for a request: a string or an integer.
     pub fn has_valid_id(&self) -> bool {
         self.raw(Member::Id).is_some_and(is_valid_id)
     }
@@ -293,7 +295,7 @@ impl Message {
         });
     }
 
-    /// How long the message is with these members replaced.
+    /// Returns how long the message is with these members replaced.
     fn spliced_length(&self, edits: &[(Member, &[u8])]) -> usize {
         let spans = edits.iter().map(|(member, new)| (self.0.spans.get(*member), new));
         spans
@@ -320,7 +322,7 @@ impl Message {
         put(Part::Kept(Span::new(from, self.0.bytes.len())));
     }
 
-    /// The message with another id, a large one without being copied.
+    /// Returns the message with another id, a large one without being copied.
     pub fn with_id(&self, id: &[u8]) -> Written {
         let span = self.0.spans.get(Member::Id);
         if self.0.bytes.len() < Written::LARGE || self.0.line_breaks || span.is_absent() {
@@ -333,7 +335,7 @@ impl Message {
         }
     }
 
-    /// The message with another progress token. It is not read again: what stands behind the token
+    /// Returns the message with another progress token. It is not read again: what stands behind the token
     /// has moved with it, and what it is part of has grown.
     pub(crate) fn with_progress_token(&self, token: &[u8]) -> Self {
         let old = self.0.spans.get(Member::ProgressToken);
@@ -357,7 +359,7 @@ impl Message {
         }))
     }
 
-    /// The spliced message in a buffer of its own.
+    /// Returns the spliced message in a buffer of its own.
     pub fn spliced(&self, edits: &[(Member, &[u8])]) -> Bytes {
         // Of exact capacity: `freeze` then needs no extra allocation to remember it.
         let mut out = BytesMut::with_capacity(self.spliced_length(edits));
@@ -417,7 +419,7 @@ impl Written {
         }
     }
 
-    /// The message in one piece, copied if it was not.
+    /// Returns the message in one piece, copied if it was not.
     pub fn into_bytes(self) -> Bytes {
         match self {
             Self::Whole(bytes) => bytes,
@@ -452,7 +454,7 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// Whether a text cannot stand between quotes as it is.
+/// Returns whether a text cannot stand between quotes as it is.
 pub(crate) fn needs_escapes(text: &str) -> bool {
     text.bytes().any(|byte| matches!(byte, 0..=0x1f | b'"' | b'\\'))
 }

@@ -23,7 +23,7 @@ macro_rules! methods {
                 match name { $($name => Self::$name,)+ _ => Self::Other }
             }
 
-            /// The method's name; `None` for one that Rialto does not know.
+            /// Returns the method's name; `None` for one that Rialto does not know.
             pub const fn name(self) -> Option<&'static str> {
                 match self { $(Self::$name => Some($text),)+ Self::Other => None }
             }
@@ -92,7 +92,7 @@ impl Method {
         }
     }
 
-    /// Whether a server may ask its client something while it works on this request
+    /// Returns whether a server may ask its client something while it works on this request
     /// (2026-07-28, multi round-trip requests, names the same three for the modern era).
     pub const fn may_ask(self) -> bool {
         matches!(self, Self::ToolsCall | Self::PromptsGet | Self::ResourcesRead)
@@ -100,7 +100,7 @@ impl Method {
 }
 
 impl Method {
-    /// Whether a client of the modern era can be asked this, by an answer that wants input
+    /// Returns whether a client of the modern era can be asked this, by an answer that wants input
     /// (2026-07-28, multi round-trip requests).
     pub const fn is_input(self) -> bool {
         matches!(
@@ -109,7 +109,7 @@ impl Method {
         )
     }
 
-    /// Whether this request is about a task that was begun before, and names it.
+    /// Returns whether this request is about a task that was begun before, and names it.
     pub const fn names_a_task(self) -> bool {
         matches!(
             self,

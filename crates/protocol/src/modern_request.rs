@@ -485,9 +485,9 @@ impl ModernRequest {
     }
 }
 
-/// The HTTP status of an answered request, by its JSON-RPC error code. A server's -32601 means a
-/// missing method only where the server has not declared it; from a tool it is an error like any
-/// other (2026-07-28, Streamable HTTP).
+/// Returns the HTTP status of an answered request, by its JSON-RPC error code. A server's -32601
+/// means a missing method only where the server has not declared it; from a tool it is an error
+/// like any other (2026-07-28, Streamable HTTP).
 fn status_of(body: &[u8], is_declared: impl FnOnce() -> bool) -> u16 {
     match modern::error_code_of(body) {
         Some(error_code::METHOD_NOT_FOUND) if !is_declared() => 404,

@@ -35,7 +35,8 @@ pub enum EraPlan {
 /// The setting `era` of a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EraChoice {
-    /// What the server answers decides: the modern era where it has it, or the client's own for a session alone.
+    /// What the server answers decides: the modern era where it has it, or the client's own for a
+    /// session alone.
     Auto,
     /// The legacy era, and no other.
     Legacy,
@@ -96,8 +97,8 @@ impl EraPlan {
         }
     }
 
-    /// Returns the plan for the old transport (HTTP with SSE), which is older than the modern era: nothing else is tried
-    /// there, unless it is configured.
+    /// Returns the plan for the old transport (HTTP with SSE), which is older than the modern era:
+    /// nothing else is tried there, unless it is configured.
     pub const fn over_old_transport(self) -> Self {
         match self {
             Self::Only(era) => Self::Only(era),
@@ -139,7 +140,8 @@ impl ShownEras {
         }
     }
 
-    /// Returns whether a server that was renewed since may show more: it has not welcomed the newest era.
+    /// Returns whether a server that was renewed since may show more: it has not welcomed the
+    /// newest era.
     pub fn may_be_outdated(self) -> bool {
         self.modern != Some(true)
     }
@@ -177,8 +179,9 @@ pub(crate) enum HandshakeRefusal {
 }
 
 impl HandshakeRefusal {
-    /// Takes the failure of an era's first message for a refusal of the era, or gives it back. A legacy server may
-    /// answer `server/discover` with anything, so every answer to it counts; one to `initialize` must be a message.
+    /// Takes the failure of an era's first message for a refusal of the era, or gives it back. A
+    /// legacy server may answer `server/discover` with anything, so every answer to it counts; one
+    /// to `initialize` must be a message.
     pub(crate) fn by_failure(era: Era, failure: Failure) -> Result<Self, Failure> {
         match era {
             Era::Modern if is_answer(&failure) => Ok(Self::Failure(failure)),
@@ -186,8 +189,8 @@ impl HandshakeRefusal {
         }
     }
 
-    /// Returns whether the server refused the revision of `server/discover` and named one of ours as
-    /// supported (2026-07-28, versioning: the client retries with a revision from that list).
+    /// Returns whether the server refused the revision of `server/discover` and named one of ours
+    /// as supported (2026-07-28, versioning: the client retries with a revision from that list).
     fn names_our_revision(&self) -> bool {
         let Self::Answer(message) = self else {
             return false;
@@ -206,8 +209,9 @@ impl HandshakeRefusal {
     }
 }
 
-/// Returns whether a failed `server/discover` was answered by the server: a legacy server may answer a method that it
-/// does not know with anything. A server that was not reached, or refuses every credential, has not answered.
+/// Returns whether a failed `server/discover` was answered by the server: a legacy server may
+/// answer a method that it does not know with anything. A server that was not reached, or refuses
+/// every credential, has not answered.
 fn is_answer(failure: &Failure) -> bool {
     match failure {
         Failure::TooLarge { .. } | Failure::Invalid(_) => true,
@@ -264,7 +268,8 @@ pub(crate) struct Negotiation {
     answered: bool,
     /// When `initialize` is sent beside an unanswered `server/discover`.
     other_at: Option<Moment>,
-    /// `server/discover` was sent once more on this link, to a server that named a revision of ours.
+    /// `server/discover` was sent once more on this link, to a server that named a revision of
+    /// ours.
     discovered_again: bool,
     exit: Exit,
     /// A link that ended at `server/discover` was reported since the last success.
@@ -275,7 +280,8 @@ pub(crate) struct Negotiation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Exit {
     None,
-    /// The last link ended while `server/discover` was unanswered: this one tries `initialize` first.
+    /// The last link ended while `server/discover` was unanswered: this one tries `initialize`
+    /// first.
     Suspected,
     /// A handshake has succeeded after that.
     Confirmed,
@@ -361,8 +367,8 @@ impl Negotiation {
     /// The first message of this era was sent.
     pub(crate) fn handle_sent(&mut self, now: Moment, era: Era) {
         *self.attempt_mut(era) = Attempt::Sent;
-        // A server that is silent after `initialize` is only waited for: a legacy server may exit at
-        // a method that it does not know, and a modern one answers `initialize` with an error.
+        // A server that is silent after `initialize` is only waited for: a legacy server may exit
+        // at a method that it does not know, and a modern one answers `initialize` with an error.
         let also = era == Era::Modern
             && self.plan == EraPlan::First(self.plan.first())
             && matches!(self.legacy, Attempt::Unsent);

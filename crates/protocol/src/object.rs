@@ -23,8 +23,8 @@ impl<'a> Object<'a> {
         serde_json::from_slice(raw).ok()
     }
 
-    /// A member's raw value; the last one, if it stands there several times, as most readers have
-    /// it.
+    /// Returns a member's raw value; the last one, if it stands there several times, as most
+    /// readers have it.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.members
             .iter()
@@ -33,7 +33,7 @@ impl<'a> Object<'a> {
             .map(|(_, value)| &**value)
     }
 
-    /// A member that is a string, decoded.
+    /// Returns a member that is a string, decoded.
     pub fn text(&self, key: &str) -> Option<String> {
         serde_json::from_str(self.get(key)?).ok()
     }
@@ -84,8 +84,8 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Whether an object may have one of these members, at any depth: looked at before it is taken
-/// apart, which nearly no message needs. A name may be spelt with escapes.
+/// Returns whether an object may have one of these members, at any depth: looked at before it is
+/// taken apart, which nearly no message needs. A name may be spelt with escapes.
 pub(crate) fn may_have(raw: &[u8], names: &[&str]) -> bool {
     names
         .iter()
@@ -166,7 +166,7 @@ impl<'de> Deserialize<'de> for Key<'de> {
     }
 }
 
-/// The raw elements of an array; `None` if the text is anything else.
+/// Returns the raw elements of an array; `None` if the text is anything else.
 pub fn elements(raw: &str) -> Option<Vec<&str>> {
     let elements: Vec<&RawValue> = serde_json::from_str(raw).ok()?;
     Some(elements.into_iter().map(RawValue::get).collect())

@@ -86,8 +86,8 @@ impl Task {
     }
 }
 
-/// Whether a server may work on calls of tools as tasks, from the result of its handshake or
-/// discovery.
+/// Returns whether a server may work on calls of tools as tasks, from the result of its handshake
+/// or discovery.
 pub(crate) fn offered(result: &Value, style: TaskStyle) -> bool {
     match style {
         TaskStyle::Core => result
@@ -99,7 +99,7 @@ pub(crate) fn offered(result: &Value, style: TaskStyle) -> bool {
     }
 }
 
-/// The task that an answer gives in place of a result; `None` for any other answer.
+/// Returns the task that an answer gives in place of a result; `None` for any other answer.
 pub fn created(message: &Message, style: TaskStyle) -> Option<Task> {
     let raw = message.raw(Member::Result)?;
     // Most results are nothing of the kind: look before taking them apart.
@@ -112,12 +112,12 @@ pub fn created(message: &Message, style: TaskStyle) -> Option<Task> {
     }
 }
 
-/// The task that the answer to `tasks/get` describes.
+/// Returns the task that the answer to `tasks/get` describes.
 pub fn described(message: &Message) -> Option<Task> {
     Task::read(&Object::parse(message.raw(Member::Result)?)?)
 }
 
-/// The task that a notification is about, as it describes it.
+/// Returns the task that a notification is about, as it describes it.
 pub fn announced(message: &Message) -> Option<Task> {
     Task::read(&Object::parse(message.raw(Member::Params)?)?)
 }
@@ -139,7 +139,7 @@ pub fn related(message: &Message) -> Option<String> {
     Object::parse(Object::parse(meta)?.get(RELATED)?.as_bytes())?.text("taskId")
 }
 
-/// A legacy result without the mark of the task that it is the outcome of.
+/// Returns a legacy result without the mark of the task that it is the outcome of.
 pub fn unrelated(message: &Message) -> Message {
     let stripped = message
         .raw(Member::Result)
@@ -160,8 +160,9 @@ pub fn unrelated(message: &Message) -> Message {
     stripped.unwrap_or_else(|| message.clone())
 }
 
-/// The answer to a legacy `tasks/get` with the outcome, which that era keeps apart, as the modern
-/// one wants it. There a result with `isError` is a result; only a JSON-RPC error is a failure.
+/// Returns the answer to a legacy `tasks/get` with the outcome, which that era keeps apart, as the
+/// modern one wants it. There a result with `isError` is a result; only a JSON-RPC error is a
+/// failure.
 pub fn with_outcome(described: &Message, outcome: &Message) -> Message {
     let (status, member) = match outcome.raw(Member::Error) {
         Some(_) => (r#""failed""#, ("error", Member::Error)),
@@ -173,8 +174,8 @@ pub fn with_outcome(described: &Message, outcome: &Message) -> Message {
     with_members(described, &[("status", status.to_owned()), (member.0, raw)])
 }
 
-/// The answer to a legacy `tasks/get` with what the task wants to know. Without a question there is
-/// nothing that the client could do but wait.
+/// Returns the answer to a legacy `tasks/get` with what the task wants to know. Without a question
+/// there is nothing that the client could do but wait.
 pub fn with_questions<'a>(
     described: &Message,
     questions: impl Iterator<Item = (&'a str, &'a Message)>,
@@ -202,7 +203,7 @@ fn with_members(message: &Message, members: &[(&str, String)]) -> Message {
     Message::scan(message.spliced(&[(Member::Result, result.as_bytes())])).unwrap_or_else(|_| message.clone())
 }
 
-/// A legacy list of tasks with those left out that are none of the caller's.
+/// Returns a legacy list of tasks with those left out that are none of the caller's.
 pub fn filtered(message: &Message, mut keep: impl FnMut(&str) -> bool) -> Message {
     let filtered = message
         .raw(Member::Result)

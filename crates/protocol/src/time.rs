@@ -15,7 +15,7 @@ impl Moment {
         Self(elapsed)
     }
 
-    /// How long after the start this moment is.
+    /// Returns how long after the start this moment is.
     pub const fn elapsed(self) -> Duration {
         self.0
     }
@@ -26,13 +26,13 @@ impl Moment {
         Self(self.0.saturating_add(span))
     }
 
-    /// The time from `earlier` to this moment, or zero if it lies ahead.
+    /// Returns the time from `earlier` to this moment, or zero if it lies ahead.
     pub const fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// The earlier of two optional moments; `None` means never.
+/// Returns the earlier of two optional moments; `None` means never.
 pub fn earliest(a: Option<Moment>, b: Option<Moment>) -> Option<Moment> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

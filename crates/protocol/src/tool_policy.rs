@@ -33,9 +33,9 @@ impl Glob {
         })
     }
 
-    /// Whether the whole name matches. It takes at most `pattern × name` steps and no stack: a star
-    /// is taken back to the last one only, which is enough because an earlier star can give nothing
-    /// that a later cannot.
+    /// Returns whether the whole name matches. It takes at most `pattern × name` steps and no
+    /// stack: a star is taken back to the last one only, which is enough because an earlier star
+    /// can give nothing that a later cannot.
     pub fn matches(&self, name: &str) -> bool {
         let Some(name) = name.strip_prefix(self.literal.as_str()) else {
             return false;
@@ -91,7 +91,7 @@ pub struct Denied {
 }
 
 impl ToolPolicy {
-    /// Whether everything passes.
+    /// Returns whether everything passes.
     pub fn is_open(&self) -> bool {
         self.allow.is_empty() && self.deny.is_empty()
     }
@@ -121,8 +121,8 @@ impl ToolPolicy {
         }
     }
 
-    /// An answer to `tools/list` without the tools that may not be called; `None` if it is to stay
-    /// as it is. Each tool that remains keeps its bytes.
+    /// Returns an answer to `tools/list` without the tools that may not be called; `None` if it is
+    /// to stay as it is. Each tool that remains keeps its bytes.
     pub fn without_denied(&self, answer: &Message) -> Option<Message> {
         if self.is_open() {
             return None;

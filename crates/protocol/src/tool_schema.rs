@@ -125,12 +125,12 @@ impl ToolHeaders {
         self.entries.is_empty()
     }
 
-    /// Whether a `number` is annotated, which is worth a warning.
+    /// Returns whether a `number` is annotated, which is worth a warning.
     pub fn has_number(&self) -> bool {
         self.entries.iter().any(|entry| entry.kind == HeaderKind::Number)
     }
 
-    /// The headers that a client must send with these arguments: names and encoded values.
+    /// Returns the headers that a client must send with these arguments: names and encoded values.
     pub fn values(&self, arguments: &Value) -> Vec<(String, String)> {
         self.values_of_raw(Some(arguments.to_string().as_bytes()))
             .unwrap_or_default()
@@ -213,7 +213,7 @@ impl SchemaPath<'_> {
         reachable: true,
     };
 
-    /// The names on the way, without the root.
+    /// Returns the names on the way, without the root.
     fn steps(&self) -> Vec<&str> {
         let mut steps: Vec<&str> = std::iter::successors(Some(self), |path| path.parent)
             .take_while(|path| path.parent.is_some())
@@ -228,7 +228,7 @@ impl SchemaPath<'_> {
     }
 }
 
-/// A place in a schema, for people.
+/// Returns a place in a schema, for people.
 fn shown<'a>(steps: impl Iterator<Item = &'a str>) -> String {
     const SHOWN: usize = 128;
     let characters = steps.enumerate().flat_map(|(index, step)| {

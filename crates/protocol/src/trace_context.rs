@@ -47,7 +47,7 @@ impl TraceParent {
         })
     }
 
-    /// The one in a message's `_meta`.
+    /// Returns the one in a message's `_meta`.
     pub fn of(message: &Message) -> Option<Self> {
         let meta = Object::parse(message.raw(Member::Meta)?)?;
         Self::parse(&meta.text(TRACEPARENT)?)
@@ -64,7 +64,7 @@ impl TraceParent {
         Self { span, ..self }
     }
 
-    /// The first span of a trace.
+    /// Returns the first span of a trace.
     pub const fn root(trace: u128, span: u64, sampled: bool) -> Self {
         let flags = if sampled { Self::SAMPLED } else { 0 };
         Self { trace, span, flags }
@@ -83,8 +83,9 @@ fn hex(text: &str, digits: usize) -> Option<u128> {
     (text.len() == digits && is_plain).then(|| u128::from_str_radix(text, 16).ok())?
 }
 
-/// A request with a context in its `_meta`, in place of the one it may have had. Companions are
-/// added where the message has none of its own. `None`: it has no place for one and stays as it is.
+/// Returns a request with a context in its `_meta`, in place of the one it may have had. Companions
+/// are added where the message has none of its own. `None`: it has no place for one and stays as it
+/// is.
 pub fn with_context(
     message: &Message,
     context: TraceParent,

@@ -84,7 +84,7 @@ pub(crate) fn settings(flags: &ServeFlags, environment: &Environment) -> Result<
     settings_in(Path::new(""), flags, environment)
 }
 
-/// How to log, from `--log-format` and the environment.
+/// Returns how to log, from `--log-format` and the environment.
 pub(crate) fn log_settings(
     format: Option<&str>,
     environment: &Environment,

@@ -177,7 +177,8 @@ fn shortfalls<'a>(score: &'a Score, ceiling: Option<&'a Score>) -> Vec<Shortfall
         .filter_map(|(scenario, check, outcome)| {
             let native = native(scenario, check);
             let short = match outcome {
-                // The server need not do what the revision does not require, and then no bridge can.
+                // The server need not do what the revision does not require, and then no bridge
+                // can.
                 Outcome::Failed => {
                     let required = !score.not_required.contains(scenario);
                     required || (ceiling.is_some() && native != Some(Outcome::Failed))

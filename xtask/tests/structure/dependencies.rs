@@ -1,7 +1,8 @@
-//! Holds `deny.toml` without its tool: licences, second versions, and why each heavy dependency is there.
+//! Holds `deny.toml` without its tool: licences, second versions, and why each heavy dependency is
+//! there.
 //!
-//! `cargo metadata` tells what is built on this platform. It reads what the build has downloaded, and
-//! downloads nothing.
+//! `cargo metadata` tells what is built on this platform. It reads what the build has downloaded,
+//! and downloads nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

@@ -1,7 +1,8 @@
 //! Rules about the source that no compiler holds: what may name what, and in which words.
 //!
-//! The text of the repository is read, nothing is built. Each rule that does not hold everywhere yet has a list
-//! of its exceptions beside this file, and such a list may only shrink (see `shrinking`).
+//! The text of the repository is read, nothing is built. Each rule that does not hold everywhere
+//! yet has a list of its exceptions beside this file, and such a list may only shrink (see
+//! `shrinking`).
 
 mod architecture;
 mod dependencies;
@@ -26,7 +27,8 @@ const PRODUCT: [&str; 5] = [
     "crates/rialto/src",
 ];
 
-/// Everything that `crates/protocol` may depend on. None of it does I/O, reads a clock or makes random numbers.
+/// Everything that `crates/protocol` may depend on. None of it does I/O, reads a clock or makes
+/// random numbers.
 const DEPENDENCIES_OF_PROTOCOL: [(&str, &[&str]); 2] = [
     (
         "dependencies",
@@ -97,7 +99,8 @@ fn modules_of_the_gateway_form_no_cycle() {
 
 #[test]
 fn eras_are_named_where_they_are_translated() {
-    // Here an era may be named: the faces translate, the negotiation chooses, the version knows its era.
+    // Here an era may be named: the faces translate, the negotiation chooses, the version knows its
+    // era.
     const HOMES: [&str; 4] = ["version", "negotiation", "client_face", "backend_face"];
     let is_home = |source: &Source| {
         let module = source.module.first().map_or("", String::as_str);

@@ -96,7 +96,8 @@ pub(crate) enum FetchReason {
 #[derive(Debug, Default)]
 pub(crate) struct JwksCache {
     keys: Vec<Arc<Key>>,
-    /// Counts the sets that were fetched. A token that was checked with another set is checked again.
+    /// Counts the sets that were fetched. A token that was checked with another set is checked
+    /// again.
     edition: u64,
     came: Option<Moment>,
     tried: Option<Moment>,

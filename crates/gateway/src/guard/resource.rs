@@ -57,8 +57,8 @@ impl Resources {
         format!("{}{WELL_KNOWN}{}{path}", self.base.origin(), self.base.path())
     }
 
-    /// The path of the resource that a metadata path is about, as the router knows it. A proxy may
-    /// leave the path it adds in place, or not.
+    /// Returns the path of the resource that a metadata path is about, as the router knows it. A
+    /// proxy may leave the path it adds in place, or not.
     pub(crate) fn described<'p>(&self, path: &'p str) -> Option<&'p str> {
         let rest = path.strip_prefix(WELL_KNOWN)?;
         let inner = rest

@@ -48,8 +48,8 @@ impl ScopeRules {
             .any(|scoped| matches!(scoped, ScopedUse::Tool(_)))
     }
 
-    /// All that a use needs, each scope once: a challenge names everything, or a client would have
-    /// to sign in several times (2025-11-25, authorization, scope challenge handling).
+    /// Returns all that a use needs, each scope once: a challenge names everything, or a client
+    /// would have to sign in several times (2025-11-25, authorization, scope challenge handling).
     fn needed(&self, method: Option<&str>, tool: Option<&str>) -> Vec<&str> {
         let of_use = |scoped: ScopedUse| self.uses.get(&scoped).into_iter().flatten();
         let of_method = method.map(|method| of_use(ScopedUse::Method(method.to_owned())));

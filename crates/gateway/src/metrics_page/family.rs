@@ -60,7 +60,7 @@ impl Family {
         self
     }
 
-    /// A level that may not be known.
+    /// Adds a level, if it is known.
     pub(super) fn maybe(self, level: Option<f64>) -> Self {
         match level {
             Some(level) => self.level(level),

@@ -97,7 +97,7 @@ impl Refusal {
         }
     }
 
-    /// The limit that was reached, if it is about one.
+    /// Returns the limit that was reached, if it is about one.
     pub(crate) fn limit(&self) -> Option<&'static str> {
         match self {
             Self::BodyTooLarge { .. } => Some("max_message_bytes"),

@@ -346,7 +346,7 @@ fn outgoing_bytes(least: usize, max_message_bytes: usize) -> usize {
     eight.max(least).max(max_message_bytes.saturating_mul(2))
 }
 
-/// The headers that a remote server is passed on.
+/// Returns the headers that a remote server is passed on.
 fn forwarded(from_headers: &Credentials) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in from_headers {

@@ -1,6 +1,7 @@
 //! rmcp's HTTP client with an observer in between, which can also break a connection.
 //!
-//! What is sent and received is left as it is; only the method and target of each request are noted.
+//! What is sent and received is left as it is; only the method and target of each request are
+//! noted.
 
 use std::collections::HashMap;
 use std::io;

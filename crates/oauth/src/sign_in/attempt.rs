@@ -305,7 +305,8 @@ impl Attempt<'_> {
             () = browser.show(&request.url) => answer.await,
         };
         if matches!(answer, Err(SignInError::SignInTimeout { .. })) && client.registered_for.is_some() {
-            // The authorization server may have forgotten the client, and shown that in the browser only.
+            // The authorization server may have forgotten the client, and shown that in the browser
+            // only.
             self.record.forget_client(&found.terms.issuer, &client.id);
         }
         let answer = answer?;
@@ -325,7 +326,8 @@ impl Attempt<'_> {
         let shared = self.shared;
         let chosen = shared.settings.redirect_uri.as_ref();
         let earlier = self.record.registered_at(&found.terms.issuer);
-        // A client that registered itself is good for its own port only; if that is taken now, it registers again.
+        // A client that registered itself is good for its own port only; if that is taken now, it
+        // registers again.
         let earlier_uri = earlier.and_then(|client| Url::parse(client.registered_for.as_deref()?).ok());
         let (listener, earlier) = match (chosen, earlier_uri) {
             (Some(uri), earlier_uri) => {
@@ -380,7 +382,8 @@ impl Attempt<'_> {
     }
 }
 
-/// A refresh, if the resource still names the authorization server that issued the token, at the same place.
+/// A refresh, if the resource still names the authorization server that issued the token, at the
+/// same place.
 pub(super) async fn renew(found: &Discovered, entry: &Entry, now: u64) -> Result<Entry, NotRenewed> {
     if !entry.is_from(&found.terms.issuer, &found.terms.origins) {
         return Err(NotRenewed::Rejected);

@@ -99,7 +99,7 @@ impl WindowLimit {
     const SPAN: u64 = 600;
     const MOST: usize = 4;
 
-    /// Whether one more may be opened now.
+    /// Returns whether one more may be opened now.
     pub(super) fn another(&mut self, now: u64) -> bool {
         self.0.retain(|opened| now.saturating_sub(*opened) < Self::SPAN);
         let free = self.0.len() < Self::MOST;

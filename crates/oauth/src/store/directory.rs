@@ -20,7 +20,7 @@ const VISIBLE: Mode = Mode::RWXG.union(Mode::RWXO);
 const WRITABLE: Mode = Mode::WGRP.union(Mode::WOTH);
 
 impl Directory {
-    /// The directory, made if need be.
+    /// Returns the directory, made if need be.
     pub(super) fn make(path: &Path) -> Result<Self> {
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -29,7 +29,7 @@ impl Directory {
         Self::open(path)?.ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// The directory, if there is one. Others must not be able to write into it.
+    /// Returns the directory, if there is one. Others must not be able to write into it.
     pub(super) fn open(path: &Path) -> Result<Option<Self>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -96,8 +96,8 @@ impl Directory {
         }
     }
 
-    /// A file to lock, made if need be. It stays: if it were removed, two processes could each lock
-    /// one of the same name.
+    /// Returns a file to lock, made if need be. It stays: if it were removed, two processes could
+    /// each lock one of the same name.
     pub(super) fn lockable(&self, name: &str) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::openat(&self.0, name, flags, PRIVATE)?);

@@ -318,8 +318,9 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &OutgoingRequest<'_>) {
     );
 }
 
-/// The params of a request that has nothing to translate but an envelope around it: the pieces
-/// before and after `_meta`, which is left out where it stands. `None`: they must be taken apart.
+/// Returns the params of a request that has nothing to translate but an envelope around it: the
+/// pieces before and after `_meta`, which is left out where it stands. `None`: they must be taken
+/// apart.
 fn plain_params<'a>(line: &OutgoingRequest<'a>) -> Option<(&'a [u8], &'a [u8])> {
     let params = line.message.raw(Member::Params)?;
     if !line.extra.is_empty() || may_have(params, &["inputResponses", "requestState", "task"]) {
@@ -434,9 +435,9 @@ pub fn write_ping(out: &mut BytesMut, id: WireId) {
     );
 }
 
-/// What a client has sampled, for a server of a revision that takes a single block of content and
-/// no list of them (before 2025-11-25); `None` if it is to stay as it is. What does not fit into
-/// one block is an error.
+/// Returns what a client has sampled, for a server of a revision that takes a single block of
+/// content and no list of them (before 2025-11-25); `None` if it is to stay as it is. What does not
+/// fit into one block is an error.
 pub(crate) fn sampled_for(version: Version, message: &Message) -> Option<Message> {
     if version >= Version::V2025_11_25 {
         return None;
@@ -485,7 +486,7 @@ pub fn write_refusal(out: &mut BytesMut, question: &[u8], code: i32, text: &str)
     );
 }
 
-/// A list-changed notification in our own words, for clients of a restarted server.
+/// Returns a list-changed notification in our own words, for clients of a restarted server.
 pub fn list_changed(list: Method) -> Message {
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","method":"{}"}}"#,
@@ -493,7 +494,7 @@ pub fn list_changed(list: Method) -> Message {
     ))
 }
 
-/// An updated-resource notification in our own words, for clients that may have missed one.
+/// Returns an updated-resource notification in our own words, for clients that may have missed one.
 pub fn updated(uri: &str) -> Message {
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":{}}}}}"#,

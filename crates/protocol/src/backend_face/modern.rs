@@ -1,5 +1,5 @@
-//! A modern server (2026-07-28): no handshake, every request describes itself, and the server asks by answering
-//! `input_required`.
+//! A modern server (2026-07-28): no handshake, every request describes itself, and the server asks
+//! by answering `input_required`.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,7 +155,8 @@ impl Discovery {
         self.stage = Stage::Unsent;
     }
 
-    /// Whether a call may be given a task, so that it is worth declaring that we can deal with one.
+    /// Returns whether a call may be given a task, so that it is worth declaring that we can deal
+    /// with one.
     pub(super) fn takes_tasks(&self) -> bool {
         self.server_info().is_some_and(|server_info| server_info.tasks)
     }
@@ -285,8 +286,8 @@ fn write_request(out: &mut BytesMut, id: WireId, method: &[u8], params: &Object<
     );
 }
 
-/// The `_meta` that makes a request describe itself. Without a client it is Rialto that speaks. `tasks`: we can deal
-/// with a task, whether the client can or not.
+/// Returns the `_meta` that makes a request describe itself. Without a client it is Rialto that
+/// speaks. `tasks`: we can deal with a task, whether the client can or not.
 fn envelope(client: Option<&Client>, level: Option<LogLevel>, tasks: bool) -> String {
     let declared = client.map_or(&b"{}"[..], |client| &client.declared);
     let declared = capabilities_for_modern(declared, tasks);
@@ -309,8 +310,8 @@ fn envelope(client: Option<&Client>, level: Option<LogLevel>, tasks: bool) -> St
     meta
 }
 
-/// A legacy client's capabilities in modern form: bare elicitation means forms; changed roots and
-/// core tasks do not exist.
+/// Returns a legacy client's capabilities in modern form: bare elicitation means forms; changed
+/// roots and core tasks do not exist.
 fn capabilities_for_modern(declared: &[u8], tasks: bool) -> Cow<'_, str> {
     if !tasks && declared.starts_with(b"{") && !may_have(declared, &["elicitation", "roots", "tasks"]) {
         return String::from_utf8_lossy(declared);
@@ -335,8 +336,8 @@ fn capabilities_for_modern(declared: &[u8], tasks: bool) -> Cow<'_, str> {
     capabilities.to_string().into()
 }
 
-/// Writes a legacy client's request, or a further round of any request, so that it describes itself.
-/// `tasks`: its server may answer with a task.
+/// Writes a legacy client's request, or a further round of any request, so that it describes
+/// itself. `tasks`: its server may answer with a task.
 pub(super) fn write_translated(out: &mut BytesMut, line: &OutgoingRequest<'_>, tasks: bool) {
     let tasks = tasks && line.message.method() == Method::ToolsCall;
     if let Some(members) = plain_members(line) {
@@ -369,7 +370,8 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &OutgoingRequest<'_>, t
         meta.set("progressToken", line.id.0.to_string());
     }
     params.set("_meta", meta.to_string());
-    // A legacy client's `task` asks for something this era does otherwise, and only if it was declared.
+    // A legacy client's `task` asks for something this era does otherwise, and only if it was
+    // declared.
     params.remove("task");
     for (name, value) in line.extra {
         params.set(name, String::from_utf8_lossy(value).into_owned());
@@ -378,7 +380,8 @@ pub(super) fn write_translated(out: &mut BytesMut, line: &OutgoingRequest<'_>, t
     write_request(out, line.id, method, &params);
 }
 
-/// The members of a legacy client's params, if they only lack an envelope. `None`: they must be taken apart.
+/// Returns the members of a legacy client's params, if they only lack an envelope. `None`: they
+/// must be taken apart.
 fn plain_members<'a>(line: &OutgoingRequest<'a>) -> Option<&'a [u8]> {
     if !line.extra.is_empty() || line.message.raw(Member::Meta).is_some() {
         return None;
@@ -388,8 +391,8 @@ fn plain_members<'a>(line: &OutgoingRequest<'a>) -> Option<&'a [u8]> {
     (!may_have(params, &["task", "_meta"])).then_some(members)
 }
 
-/// A notification without the id of the listen that it came by: the multiplexer decides which
-/// sessions receive it.
+/// Returns a notification without the id of the listen that it came by: the multiplexer decides
+/// which sessions receive it.
 pub(crate) fn unmarked(message: &Message) -> Message {
     if message.raw(Member::MetaSubscriptionId).is_none() {
         return message.clone();
@@ -415,7 +418,8 @@ pub struct InputRequired {
     pub state: Option<Bytes>,
 }
 
-/// Returns a question in legacy form: there a URL elicitation has an id, which the server did not give it.
+/// Returns a question in legacy form: there a URL elicitation has an id, which the server did not
+/// give it.
 pub(crate) fn with_elicitation_id(question: Message, number: u64) -> Message {
     let mut params = question.object(Member::Params);
     let needed = question.method() == Method::ElicitationCreate
@@ -429,7 +433,7 @@ pub(crate) fn with_elicitation_id(question: Message, number: u64) -> Message {
     Message::scan(text).unwrap_or(question)
 }
 
-/// The questions in a result, by their keys; `None` if one is none.
+/// Returns the questions in a result, by their keys; `None` if one is none.
 fn questions_in(result: &Object<'_>) -> Option<BTreeMap<String, Bytes>> {
     let requests = result
         .get("inputRequests")
@@ -445,7 +449,7 @@ fn questions_in(result: &Object<'_>) -> Option<BTreeMap<String, Bytes>> {
     Some(questions)
 }
 
-/// What a task wants to know, from the answer to `tasks/get`, as messages in legacy words.
+/// Returns what a task wants to know, from the answer to `tasks/get`, as messages in legacy words.
 pub(crate) fn task_questions(message: &Message) -> Vec<(String, Message)> {
     let result = message.object(Member::Result);
     let questions = questions_in(&result).unwrap_or_default();

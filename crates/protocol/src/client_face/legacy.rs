@@ -112,7 +112,7 @@ fn uri(message: &Message) -> Result<String, InvalidRequest> {
         .ok_or(InvalidRequest::BadParams("`params.uri` must be a string"))
 }
 
-/// The server's answer under the client's id.
+/// Returns the server's answer under the client's id.
 pub fn lower_reply(id: &[u8], message: &Message, era: Era, method: Method) -> Written {
     match era {
         Era::Legacy => message.with_id(id),
@@ -120,7 +120,7 @@ pub fn lower_reply(id: &[u8], message: &Message, era: Era, method: Method) -> Wr
     }
 }
 
-/// An empty result.
+/// Returns an empty result.
 pub fn lower_done(id: &[u8]) -> Bytes {
     [br#"{"jsonrpc":"2.0","id":"#, id, br#","result":{}}"#]
         .concat()
@@ -170,7 +170,7 @@ fn reword_version(result: &[u8], version: Version) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// A server's question as a request with an id of ours.
+/// Returns a server's question as a request with an id of ours.
 pub fn lower_question(question: QuestionKey, message: &Message) -> Bytes {
     message.spliced(&[(Member::Id, question.0.to_string().as_bytes())])
 }
@@ -187,7 +187,7 @@ pub fn lower_withdrawal(question: QuestionKey, message: Option<&Message>) -> Byt
     }
 }
 
-/// A failure as a JSON-RPC error, with `data` that helps.
+/// Returns a failure as a JSON-RPC error, with `data` that helps.
 pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
     let (text, data) = describe_failure(failure);
     let code = match failure {
@@ -211,7 +211,7 @@ pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
     error(Some(id), code, &text, Some(&data))
 }
 
-/// A failure in words, and the members of `data` about it.
+/// Returns a failure in words, and the members of `data` about it.
 pub fn describe_failure(failure: &Failure) -> (String, String) {
     let mut data = format!(r#""reason":"{}""#, failure.reason());
     let text = match failure {
@@ -326,7 +326,7 @@ fn explain(text: &mut String, backend_error: &BackendError) {
     }
 }
 
-/// A JSON-RPC error object. Where no id could be read it is null, as JSON-RPC has it for the legacy
+/// Returns a JSON-RPC error object. Where no id could be read it is null, as JSON-RPC has it for the legacy
 /// era.
 pub fn error(id: Option<&[u8]>, code: i32, text: &str, data: Option<&str>) -> Bytes {
     let mut out = BytesMut::with_capacity(96 + text.len());

@@ -52,8 +52,8 @@ impl InvalidRequest {
         }
     }
 
-    /// The body of the refusal. Where no id could be read there is none: null would be no id of
-    /// this era.
+    /// Returns the body of the refusal. Where no id could be read there is none: null would be no
+    /// id of this era.
     pub fn body(&self, id: Option<&[u8]>) -> Bytes {
         let (text, data) = match self {
             Self::NotJsonRpc => ("the member `jsonrpc` must be \"2.0\"".to_owned(), None),
@@ -95,7 +95,7 @@ pub enum Classified {
     },
 }
 
-/// Whether a message describes itself, which makes it modern.
+/// Returns whether a message describes itself, which makes it modern.
 pub fn is_modern(message: &Message) -> bool {
     message.raw(Member::MetaProtocolVersion).is_some()
 }
@@ -129,7 +129,7 @@ pub fn check_envelope(message: &Message) -> Result<(), InvalidRequest> {
     Ok(())
 }
 
-/// Whether the request speaks a revision that is spoken here.
+/// Returns whether the request speaks a revision that is spoken here.
 pub fn check_version(message: &Message) -> Result<(), InvalidRequest> {
     let version = message.text(Member::MetaProtocolVersion).unwrap_or_default();
     if version == Version::NEWEST_MODERN.as_str() {
@@ -200,7 +200,7 @@ pub fn client(message: &Message, principal: Principal) -> Client {
     )
 }
 
-/// The server's answer under the client's id.
+/// Returns the server's answer under the client's id.
 pub fn lower_reply(id: &[u8], message: &Message, era: Era, method: Method, server: Option<&str>) -> Bytes {
     match era {
         Era::Modern => message.spliced(&[(Member::Id, id)]),
@@ -208,8 +208,8 @@ pub fn lower_reply(id: &[u8], message: &Message, era: Era, method: Method, serve
     }
 }
 
-/// The URLs that a legacy server wants visited before it is called again, as questions; `None` for
-/// any other answer.
+/// Returns the URLs that a legacy server wants visited before it is called again, as questions;
+/// `None` for any other answer.
 pub fn urls_first(message: &Message, era: Era) -> Option<Vec<Message>> {
     match era {
         Era::Legacy => translate::urls_first(message.raw(Member::Error)?),
@@ -225,12 +225,12 @@ pub fn lower_server_info(id: &[u8], server_info: &ServerInfo) -> Bytes {
     }
 }
 
-/// A failure as a JSON-RPC error.
+/// Returns a failure as a JSON-RPC error.
 pub fn lower_failure(id: &[u8], failure: &Failure) -> Bytes {
     legacy::lower_failure(id, failure)
 }
 
-/// An answer that asks for input.
+/// Returns an answer that asks for input.
 pub fn lower_input_required<'a>(
     id: &[u8],
     questions: impl Iterator<Item = (&'a str, &'a Message)>,
@@ -265,7 +265,7 @@ fn without_legacy_asking(params: &mut Object<'_>) {
     }
 }
 
-/// Whether a client's answer to a question has the shape the question wants.
+/// Returns whether a client's answer to a question has the shape the question wants.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "every other method is treated alike"
@@ -289,7 +289,7 @@ pub fn is_answer(method: Method, raw: &str) -> bool {
     }
 }
 
-/// Whether the answer to an elicitation is yes.
+/// Returns whether the answer to an elicitation is yes.
 pub fn is_consent(raw: &str) -> bool {
     Object::parse(raw.as_bytes())
         .and_then(|answer| answer.text("action"))
@@ -297,7 +297,7 @@ pub fn is_consent(raw: &str) -> bool {
         == Some("accept")
 }
 
-/// A JSON-RPC error object.
+/// Returns a JSON-RPC error object.
 pub fn error(id: Option<&[u8]>, code: i32, text: &str, data: Option<&str>) -> Bytes {
     match id {
         Some(_) => legacy::error(id, code, text, data),
@@ -314,7 +314,7 @@ pub fn error(id: Option<&[u8]>, code: i32, text: &str, data: Option<&str>) -> By
     }
 }
 
-/// The code of an error response; `None` for a result.
+/// Returns the code of an error response; `None` for a result.
 pub fn error_code_of(body: &[u8]) -> Option<i32> {
     // Results are by far the most; their bodies are not taken apart.
     memchr::memmem::find(body, b"\"error\"")?;

@@ -161,7 +161,7 @@ impl LineClient {
         self.load.messages
     }
 
-    /// Whether there is room for another line. While there is none, nothing is to be read.
+    /// Returns whether there is room for another line. While there is none, nothing is to be read.
     pub fn wants_lines(&mut self) -> bool {
         let full = self.load.messages >= self.limits.messages
             || self.load.bytes >= self.limits.bytes
@@ -173,7 +173,7 @@ impl LineClient {
         !full && !self.ended
     }
 
-    /// Whether there is something for the client to read.
+    /// Returns whether there is something for the client to read.
     pub fn has_outgoing(&self) -> bool {
         !self.outgoing.is_empty()
     }

@@ -51,7 +51,7 @@ impl PostBatch {
         }
     }
 
-    /// The next line, and what it is if that is known.
+    /// Returns the next line, and what it is if that is known.
     fn next_line(&mut self) -> Option<(Bytes, Option<MessageInfo>)> {
         let start = self.given;
         let known = self.known.pop_front_if(|known| known.start == start);

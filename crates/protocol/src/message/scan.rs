@@ -109,7 +109,7 @@ pub(super) fn scan(bytes: Bytes) -> Result<Message, ScanError> {
     })))
 }
 
-/// The method of this name, which must be a string; it may be written with escapes.
+/// Returns the method of this name, which must be a string; it may be written with escapes.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "a method that is known has no escapes"
@@ -158,7 +158,7 @@ impl<'a> Scanner<'a> {
         ScanError::NotJson { at: self.at }
     }
 
-    /// What was not read yet.
+    /// Returns what was not read yet.
     #[inline]
     fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()

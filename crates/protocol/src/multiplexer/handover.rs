@@ -140,12 +140,12 @@ mod tests {
         Arc::new(Client::declaring(Principal::named(principal), declared, None))
     }
 
-    /// An instance before its handshake.
+    /// Returns an instance before its handshake.
     fn instance() -> Multiplexer {
         Multiplexer::new(Limits::default(), ClientHello::Union)
     }
 
-    /// An instance that Ann and Bob share.
+    /// Returns an instance that Ann and Bob share.
     fn shared() -> Multiplexer {
         shared_with(INITIALIZE_RESULT)
     }

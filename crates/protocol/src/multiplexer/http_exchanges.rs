@@ -168,7 +168,7 @@ impl Multiplexer {
         }
     }
 
-    /// Whether nothing that would answer this request has come yet.
+    /// Returns whether nothing that would answer this request has come yet.
     pub fn is_unanswered(&self, id: WireId) -> bool {
         match self.ledger.pending(id) {
             Some(Pending::Call(call)) => call.doing.is_working(),

@@ -26,7 +26,8 @@ impl Multiplexer {
         self.handle_message(now, line, None);
     }
 
-    /// One message of the server. `origin` is the request in whose exchange it came, where requests have one.
+    /// One message of the server. `origin` is the request in whose exchange it came, where requests
+    /// have one.
     pub fn handle_message(&mut self, now: Moment, line: Bytes, origin: Option<WireId>) {
         self.handle_activity();
         // A line of JSON without `jsonrpc` is a log line, even if it has members such as `id`.
@@ -75,7 +76,8 @@ impl Multiplexer {
             Arrival::Task => self.handle_task_notice(now, &modern::unmarked(&message)),
             Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
             Arrival::Listening(id) => self.handle_listening(now, id, &message),
-            // What we do not understand is for the only session, unless another principal has used the link too.
+            // What we do not understand is for the only session, unless another principal has used
+            // the link too.
             Arrival::Other => match self.attribution.sole_notified(&self.ledger) {
                 Some(_) => self.tell_all(&modern::unmarked(&message)),
                 None => self.ledger.counters.unattributed += 1,
@@ -97,8 +99,9 @@ impl Multiplexer {
         }
     }
 
-    /// A line beyond the limit goes on. Nothing else can come before it ends, so its bytes are no sign of life. Where
-    /// it can name no request, or has no end, no one could ever be given an answer: the server is replaced.
+    /// A line beyond the limit goes on. Nothing else can come before it ends, so its bytes are no
+    /// sign of life. Where it can name no request, or has no end, no one could ever be given an
+    /// answer: the server is replaced.
     pub fn handle_unfinished(&mut self, line: Unfinished) {
         if !line.may_be_message {
             self.give_up_output("a line longer than max_message_bytes that is no message");

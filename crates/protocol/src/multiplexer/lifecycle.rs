@@ -1,4 +1,5 @@
-//! The server comes, goes, and comes again: what that means for the calls that wait and those that are in flight.
+//! The server comes, goes, and comes again: what that means for the calls that wait and those that
+//! are in flight.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,8 +44,9 @@ impl Multiplexer {
         }
     }
 
-    /// The server has ended. Calls it was working on have failed; those that waited still wait. Returns whether the
-    /// server may have ended because of `server/discover`: the next one is asked `initialize` first.
+    /// The server has ended. Calls it was working on have failed; those that waited still wait.
+    /// Returns whether the server may have ended because of `server/discover`: the next one is
+    /// asked `initialize` first.
     pub fn handle_link_down(&mut self, backend_error: &Arc<BackendError>) -> bool {
         let ended_at_discover = self.link.handle_down();
         self.listen = Listen::default();
@@ -103,8 +105,8 @@ impl Multiplexer {
         self.link.describe_start(report);
     }
 
-    /// A panic has interrupted the machine, so that its ledger may be wrong. Ends every call it still knows of, and
-    /// forgets the link; the caller ends the server.
+    /// A panic has interrupted the machine, so that its ledger may be wrong. Ends every call it
+    /// still knows of, and forgets the link; the caller ends the server.
     pub fn handle_panic(&mut self, backend_error: &Arc<BackendError>) {
         self.fail_waiting(&Failure::Exited(Arc::clone(backend_error)));
         self.handle_link_down(backend_error);
@@ -120,14 +122,15 @@ impl Multiplexer {
         self.fail_waiting(&failure);
     }
 
-    /// The server was reached and definitely refuses: waiting calls fail with its reason. The next client tries again.
+    /// The server was reached and definitely refuses: waiting calls fail with its reason. The next
+    /// client tries again.
     pub fn handle_no_server(&mut self, failure: &Failure) {
         self.link.handle_no_server();
         self.fail_waiting(failure);
     }
 
-    /// The server is taken out of service. Calls in flight may go on; calls that wait were not begun, and may
-    /// as well begin elsewhere.
+    /// The server is taken out of service. Calls in flight may go on; calls that wait were not
+    /// begun, and may as well begin elsewhere.
     pub fn handle_retired(&mut self) {
         self.link.retire();
         self.fail_waiting(&Failure::Retired);

@@ -111,12 +111,12 @@ impl Limits {
         self.request_timeout.min(Self::LONGEST_OWN)
     }
 
-    /// How long a server that let a call time out may take to show that it lives.
+    /// Returns how long a server that let a call time out may take to show that it lives.
     pub(super) fn ping_timeout(&self) -> Duration {
         self.request_timeout.min(Self::LONGEST_PING)
     }
 
-    /// How long a line may be whose end is still waited for.
+    /// Returns how long a line may be whose end is still waited for.
     pub(super) fn endless(&self) -> u64 {
         (self.max_message_bytes as u64)
             .saturating_mul(4)

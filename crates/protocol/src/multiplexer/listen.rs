@@ -1,7 +1,8 @@
 //! Listening to a server that sends changes only for an open `subscriptions/listen`.
 //!
-//! One listen serves all sessions of the instance. When the filters that they want change, a new listen is opened first,
-//! and the old one is closed when the server acknowledges the new one, so that nothing is missed.
+//! One listen serves all sessions of the instance. When the filters that they want change, a new
+//! listen is opened first, and the old one is closed when the server acknowledges the new one, so
+//! that nothing is missed.
 
 use std::collections::BTreeSet;
 
@@ -134,15 +135,16 @@ impl Listen {
         })
     }
 
-    /// Returns whether what comes by this listen counts: the acknowledged one, or the first that is being opened. While
-    /// one listen replaces another the server sends everything twice, and a closed one may still send something.
+    /// Returns whether what comes by this listen counts: the acknowledged one, or the first that is
+    /// being opened. While one listen replaces another the server sends everything twice, and a
+    /// closed one may still send something.
     pub(super) fn is_current(&self, id: WireId) -> bool {
         let counts = self.current.as_ref().or(self.opening.as_ref());
         counts.is_some_and(|open| open.id == id)
     }
 
-    /// Returns whether this is listened for already. No listen that is opened in place of the acknowledged one is without
-    /// it.
+    /// Returns whether this is listened for already. No listen that is opened in place of the
+    /// acknowledged one is without it.
     pub(super) fn honours(&self, filter: &ListenFilter) -> bool {
         let has = |listen: &Option<OpenListen>| listen.as_ref().map(|open| open.filters.contains(filter));
         has(&self.current) == Some(true) && has(&self.opening) != Some(false)
@@ -163,7 +165,8 @@ impl Listen {
         }
     }
 
-    /// The exchange of a listen broke off. It is asked for again, as long as the server acknowledges now and then.
+    /// The exchange of a listen broke off. It is asked for again, as long as the server
+    /// acknowledges now and then.
     pub(super) fn handle_lost(&mut self, id: WireId) -> ListenEnd {
         let is_acknowledged = self.current.as_ref().is_some_and(|open| open.id == id);
         if !self.forget(id) {

@@ -1,4 +1,5 @@
-//! Questions of the server: which session each is put to, and how it is answered, refused or withdrawn.
+//! Questions of the server: which session each is put to, and how it is answered, refused or
+//! withdrawn.
 
 use bytes::Bytes;
 
@@ -51,7 +52,8 @@ impl Multiplexer {
         if !self.has_room_for_a_refusal(&id) || self.handle_task_question(now, &id, &message) {
             return;
         }
-        // No client opened a session with this server, and a modern one could never be sent the answer.
+        // No client opened a session with this server, and a modern one could never be sent the
+        // answer.
         if self.link.server_info().is_none() {
             return self.refuse_unasked(&id, error_code::METHOD_NOT_FOUND, NOTHING_IN_PROGRESS);
         }
@@ -68,7 +70,8 @@ impl Multiplexer {
         self.attribution.handle_question(found, &self.ledger);
         match found {
             Some((session, wire)) => self.ask_session(now, session, wire, id, message),
-            // If one session alone may have asked and yet is not found, another principal may have: none is held then.
+            // If one session alone may have asked and yet is not found, another principal may have:
+            // none is held then.
             None if self.ledger.sessions.asking() > 0 => self.hold(now, id, message),
             None if !self.ledger.sessions.is_empty() || self.attribution.has_several_users() => {
                 self.refuse_unattributable(&id);
@@ -77,8 +80,8 @@ impl Multiplexer {
         }
     }
 
-    /// Returns whether a request of the server can be answered at all. A server that asks without reading gets no answers:
-    /// they would pile up here.
+    /// Returns whether a request of the server can be answered at all. A server that asks without
+    /// reading gets no answers: they would pile up here.
     pub(super) fn has_room_for_a_refusal(&mut self, id: &[u8]) -> bool {
         let room = self.ledger.has_room(id.len() + REFUSAL_BYTES);
         self.ledger.counters.overloads += u64::from(!room);
@@ -249,7 +252,8 @@ impl Multiplexer {
         Some(open)
     }
 
-    /// Ends a question that its client did not answer in time, or gives the server the answer that waited for its turn.
+    /// Ends a question that its client did not answer in time, or gives the server the answer that
+    /// waited for its turn.
     pub(super) fn expire_question(&mut self, now: Moment, question: QuestionKey) {
         if let Some(message) = self.attribution.suspended.take_late(question) {
             return self.give_answer(now, question, &message);
@@ -298,7 +302,8 @@ impl Multiplexer {
         self.refuse_unasked(id, error_code::METHOD_NOT_FOUND, why);
     }
 
-    /// Holds a question that several sessions' calls may have caused, or refuses it if waiting would not help.
+    /// Holds a question that several sessions' calls may have caused, or refuses it if waiting
+    /// would not help.
     fn hold(&mut self, now: Moment, id: Bytes, message: Message) {
         let full = self.open_questions() >= self.ledger.limits.questions;
         if full || !self.attribution.can_hold(&self.ledger) {
@@ -347,8 +352,8 @@ impl Multiplexer {
 
     // Questions that need a capability which the client of their call did not declare.
 
-    /// Keeps a question that the client of its call cannot answer. Refuses it at once where the client's era has no error
-    /// for it, and where too many questions are open.
+    /// Keeps a question that the client of its call cannot answer. Refuses it at once where the
+    /// client's era has no error for it, and where too many questions are open.
     fn handle_undeclared(
         &mut self,
         now: Moment,
@@ -381,7 +386,8 @@ impl Multiplexer {
         }
     }
 
-    /// Ends the calls whose server asked for capabilities that the client did not declare, and for nothing else.
+    /// Ends the calls whose server asked for capabilities that the client did not declare, and for
+    /// nothing else.
     pub(super) fn expire_undeclared(&mut self, now: Moment) {
         while let Some(call) = self.undeclared.due(now) {
             // Another call of this principal may have asked. Then this one can go on.

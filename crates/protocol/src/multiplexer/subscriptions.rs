@@ -158,7 +158,7 @@ impl Subscriptions {
         }
     }
 
-    /// The level a session chose.
+    /// Returns the level a session chose.
     pub(super) fn level(&self, session: SessionKey) -> Option<LogLevel> {
         self.levels.get(&session).copied()
     }
@@ -190,7 +190,7 @@ impl Subscriptions {
     }
 }
 
-/// Whether a resource is the subscribed one or a part of it.
+/// Returns whether a resource is the subscribed one or a part of it.
 pub(crate) fn is_part(uri: &str, subscribed: &str) -> bool {
     uri.strip_prefix(subscribed)
         .is_some_and(|rest| rest.is_empty() || subscribed.ends_with('/') || rest.starts_with(['/', '#', '?']))

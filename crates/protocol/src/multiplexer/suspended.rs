@@ -1,11 +1,12 @@
 //! Suspended calls: their server has asked, and their client may answer soon, late or never.
 //!
-//! A server that asks is given calls one session at a time, so that its next question can be attributed. A call that waits
-//! for its client must not keep the principal's other calls waiting. After a moment without a further question it is
-//! *suspended*: other calls of the same principal may go, and its answer, when it comes, waits for them. A server that asks
-//! something more because of the suspended call then asks that principal in another of its calls; the answer still reaches
-//! the right call, by the server's own id. A call of another principal does not go meanwhile, for it could be asked what is
-//! not its own; it is refused after [`super::Limits::OCCUPIED_WAIT`].
+//! A server that asks is given calls one session at a time, so that its next question can be
+//! attributed. A call that waits for its client must not keep the principal's other calls waiting.
+//! After a moment without a further question it is *suspended*: other calls of the same principal
+//! may go, and its answer, when it comes, waits for them. A server that asks something more because
+//! of the suspended call then asks that principal in another of its calls; the answer still reaches
+//! the right call, by the server's own id. A call of another principal does not go meanwhile, for
+//! it could be asked what is not its own; it is refused after [`super::Limits::OCCUPIED_WAIT`].
 
 use std::collections::VecDeque;
 
@@ -35,12 +36,14 @@ pub(super) struct Returning {
 }
 
 impl Suspended {
-    /// Returns whether a call is suspended. Its server waits too, but may still send something because of it.
+    /// Returns whether a call is suspended. Its server waits too, but may still send something
+    /// because of it.
     pub(super) const fn is_any(&self) -> bool {
         self.calls > 0
     }
 
-    /// The server has asked something because of this call: it is suspended if nothing more comes soon.
+    /// The server has asked something because of this call: it is suspended if nothing more comes
+    /// soon.
     pub(super) fn schedule(now: Moment, id: WireId, ledger: &mut Ledger) {
         let at = now.after(Undeclared::SIBLINGS);
         if let Some(call) = ledger.call_mut(id)
@@ -80,7 +83,8 @@ impl Suspended {
             .map(|(id, call)| (call.session, id))
     }
 
-    /// Returns whether a call of another principal is suspended, with which none of this session's must be confused.
+    /// Returns whether a call of another principal is suspended, with which none of this session's
+    /// must be confused.
     pub(super) fn has_other_principal(&self, session: SessionKey, ledger: &Ledger) -> bool {
         if !self.is_any() {
             return false;
@@ -90,8 +94,8 @@ impl Suspended {
         Self::iter(ledger).any(|(of, _)| of != session && principal(of) != own)
     }
 
-    /// Returns the only session whose calls are suspended, and its newest one. What the server sends is about these if no
-    /// other call can have caused it.
+    /// Returns the only session whose calls are suspended, and its newest one. What the server
+    /// sends is about these if no other call can have caused it.
     pub(super) fn sole_session(ledger: &Ledger) -> Option<(SessionKey, Option<WireId>)> {
         let mut suspended = Self::iter(ledger);
         let (session, mut newest) = suspended.next()?;
@@ -104,7 +108,8 @@ impl Suspended {
         Some((session, Some(newest)))
     }
 
-    /// Keeps an answer back while the call that it resumes could be confused with one that runs. Returns whether it does.
+    /// Keeps an answer back while the call that it resumes could be confused with one that runs.
+    /// Returns whether it does.
     pub(super) fn keep_back(
         &mut self,
         session: SessionKey,

@@ -61,7 +61,8 @@ pub enum StreamRefusal {
     Finished,
     /// As many streams as a session may have are open.
     TooMany,
-    /// The stream of a call went with the process that had the session. [`super::Session::resume_lost`] ends the call.
+    /// The stream of a call went with the process that had the session.
+    /// [`super::Session::resume_lost`] ends the call.
     Lost,
 }
 

@@ -49,12 +49,12 @@ fn members_of(message: &Message) -> Result<Members<'_>, serde_json::Error> {
     }
 }
 
-/// The raw `params.arguments` of a call. It fails if they stand twice.
+/// Returns the raw `params.arguments` of a call. It fails if they stand twice.
 pub fn arguments_of(message: &Message) -> Result<Option<&[u8]>, serde_json::Error> {
     Ok(members_of(message)?.arguments.map(|raw| raw.get().as_bytes()))
 }
 
-/// The raw `params.taskId`, likewise.
+/// Returns the raw `params.taskId`, likewise.
 pub(crate) fn task_id_of(message: &Message) -> Result<Option<&[u8]>, serde_json::Error> {
     Ok(members_of(message)?.task_id.map(|raw| raw.get().as_bytes()))
 }
@@ -101,7 +101,7 @@ impl<'a> Mirrored<'a> {
 }
 
 impl ToolHeaders {
-    /// The value of each annotated argument, in the order of the entries.
+    /// Returns the value of each annotated argument, in the order of the entries.
     pub(crate) fn mirrored<'a>(
         &self,
         arguments: Option<&'a [u8]>,
@@ -246,8 +246,8 @@ impl Visitor<'_> for Key<'_> {
     }
 }
 
-/// Whether two numbers in JSON's spelling are equal, to the last digit: `42`, `42.0` and `4.2e1`
-/// are.
+/// Returns whether two numbers in JSON's spelling are equal, to the last digit: `42`, `42.0` and
+/// `4.2e1` are.
 pub(crate) fn same_number(left: &str, right: &str) -> bool {
     match (Decimal::parse(left), Decimal::parse(right)) {
         (Some(left), Some(right)) => left == right,
@@ -300,7 +300,7 @@ impl Decimal {
         })
     }
 
-    /// The number without an exponent, unless it would be longer than people write numbers.
+    /// Returns the number without an exponent, unless it would be longer than people write numbers.
     fn text(&self) -> Option<String> {
         const LONGEST: usize = 40;
         if self.digits.is_empty() {

@@ -143,7 +143,7 @@ impl ToolCatalogue {
         self.tools.is_empty()
     }
 
-    /// How many tools have found no room since the start.
+    /// Returns how many tools have found no room since the start.
     pub const fn left_out(&self) -> u64 {
         self.left_out
     }

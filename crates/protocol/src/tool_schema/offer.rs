@@ -21,8 +21,8 @@ pub struct Withheld {
     pub error: SchemaError,
 }
 
-/// The answer to a `tools/list` without the tools that may not be offered, and why each of them.
-/// `None` if all may: the answer then passes as its server wrote it.
+/// Returns the answer to a `tools/list` without the tools that may not be offered, and why each of
+/// them. `None` if all may: the answer then passes as its server wrote it.
 pub fn without_invalid(answer: &[u8]) -> Option<(String, Vec<Withheld>)> {
     // Nearly no list is annotated: look before reading it all. A key may be spelt with escapes.
     if memmem::find(answer, ANNOTATION.as_bytes()).is_none() && memmem::find(answer, b"\\u").is_none() {

@@ -72,7 +72,7 @@ pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, HeaderError> {
         .map_err(|_| HeaderError::NotUtf8)
 }
 
-/// A value without the blanks around it, if it has only the bytes that a header may carry.
+/// Returns a value without the blanks around it, if it has only the bytes that a header may carry.
 fn plain(value: &[u8]) -> Result<&str, HeaderError> {
     let value = trim(value);
     if !value.iter().all(|byte| is_plain(*byte)) {
@@ -93,8 +93,9 @@ fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Whether a reader could take the plain text for the encoded form. The marks are lower-case and
-/// exact, but a careless reader may not know that, and encoding once too often does no harm.
+/// Returns whether a reader could take the plain text for the encoded form. The marks are
+/// lower-case and exact, but a careless reader may not know that, and encoding once too often does
+/// no harm.
 fn resembles_sentinel(value: &str) -> bool {
     value
         .get(..OPENING.len())
@@ -277,8 +278,8 @@ impl<'a> MirroredHeaders<'a> {
         }
     }
 
-    /// Whether the headers that the request must have are there. It comes after the check of the
-    /// version, because another version has other headers.
+    /// Checks that the headers that the request must have are there. It comes after the check of
+    /// the version, because another version has other headers.
     pub fn check_presence(&self, message: &Message) -> Result<(), HeaderMismatch> {
         match message.kind() {
             Kind::Request => {}
@@ -329,7 +330,7 @@ impl<'a> MirroredHeaders<'a> {
         check_params(params, tool, arguments)
     }
 
-    /// The headers of arguments, to be judged later.
+    /// Returns the headers of arguments, to be judged later.
     pub fn kept_params(&self) -> MirroredParams {
         let kept = self.params.iter();
         MirroredParams(
@@ -394,7 +395,7 @@ fn check_params<'a>(
     Ok(())
 }
 
-/// What follows `Mcp-Param-` in a header's name, in lower case.
+/// Returns what follows `Mcp-Param-` in a header's name, in lower case.
 fn param_name(name: &[u8]) -> Option<String> {
     let (prefix, rest) = name.split_at_checked(PARAM_PREFIX.len())?;
     if !prefix.eq_ignore_ascii_case(PARAM_PREFIX.as_bytes()) || rest.is_empty() {

@@ -72,7 +72,7 @@ pub struct LineFramer {
 }
 
 impl LineFramer {
-    /// A framer that keeps lines of up to `max_line` bytes. It allocates nothing before the first
+    /// Returns a framer that keeps lines of up to `max_line` bytes. It allocates nothing before the first
     /// read.
     pub fn new(max_line: usize) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl LineFramer {
         }
     }
 
-    /// The buffer to read into, with room for at least 64 KiB. The caller only appends.
+    /// Returns the buffer to read into, with room for at least 64 KiB. The caller only appends.
     pub fn spare(&mut self) -> &mut BytesMut {
         let held = self.buffer.len();
         if self.block > BLOCK && held <= BLOCK - READ {
@@ -107,7 +107,7 @@ impl LineFramer {
         &mut self.buffer
     }
 
-    /// The next frame among the bytes read so far; `None` when more must be read first.
+    /// Returns the next frame among the bytes read so far; `None` when more must be read first.
     #[expect(
         clippy::should_implement_trait,
         reason = "after None comes more as soon as more is read, which adapters of Iterator do not expect"

@@ -22,7 +22,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// The end of all that waits, to write more to it.
+    /// Returns the end of all that waits, to write more to it.
     pub fn end(&mut self) -> &mut BytesMut {
         &mut self.end
     }
@@ -79,7 +79,7 @@ impl Outbox {
         }
     }
 
-    /// All of it in one buffer, copied if there are pieces.
+    /// Returns all of it in one buffer, copied if there are pieces.
     pub fn into_whole(mut self) -> BytesMut {
         if self.pieces.is_empty() {
             return self.end;
@@ -143,8 +143,8 @@ mod tests {
         Bytes::from(vec![byte; SMALL])
     }
 
-    /// An outbox of text, a large piece, text, two large pieces and text, and the same in one
-    /// buffer.
+    /// Returns an outbox of text, a large piece, text, two large pieces and text, and the same in
+    /// one buffer.
     fn mixed() -> (Outbox, Vec<u8>) {
         let mut outbox = Outbox::default();
         outbox.end().put_slice(b"begin");

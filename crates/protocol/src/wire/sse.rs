@@ -110,8 +110,8 @@ pub struct SseEvent {
 }
 
 impl SseEvent {
-    /// Whether the event is of the type that carries messages. Any other type, `error` included, is
-    /// not for the protocol.
+    /// Returns whether the event is of the type that carries messages. Any other type, `error`
+    /// included, is not for the protocol.
     pub fn is_message(&self) -> bool {
         self.event.as_ref().is_none_or(|event| event == MESSAGE)
     }
@@ -207,7 +207,7 @@ impl Data {
 }
 
 impl SseParser {
-    /// A parser for events of up to `max_event` bytes of data.
+    /// Returns a parser for events of up to `max_event` bytes of data.
     pub fn new(max_event: usize) -> Self {
         Self {
             max_event,
@@ -224,7 +224,7 @@ impl SseParser {
         }
     }
 
-    /// A parser for a stream that takes up another one, which stood at this event.
+    /// Returns a parser for a stream that takes up another one, which stood at this event.
     pub fn resuming(max_event: usize, last_event_id: Option<Bytes>, retry: Option<u64>) -> Self {
         Self {
             id: last_event_id.clone(),
@@ -248,8 +248,9 @@ impl SseParser {
         self.oversized |= self.buffer.capacity() > KEEP;
     }
 
-    /// The next event among the bytes pushed so far; `None` when more must come first. After an
-    /// error there is only that error: behind an event of unknown length no other can be trusted.
+    /// Returns the next event among the bytes pushed so far; `None` when more must come first.
+    /// After an error there is only that error: behind an event of unknown length no other can be
+    /// trusted.
     #[expect(
         clippy::should_implement_trait,
         reason = "after None comes more as soon as more is pushed, which adapters of Iterator do not expect"
@@ -270,13 +271,13 @@ impl SseParser {
         Ok(None)
     }
 
-    /// The id to resume from: that of the last complete event which had one, dispatched or not.
-    /// `None` as well when a server took its id back by an empty one.
+    /// Returns the id to resume from: that of the last complete event which had one, dispatched or
+    /// not. `None` as well when a server took its id back by an empty one.
     pub fn last_event_id(&self) -> Option<&Bytes> {
         self.last_event_id.as_ref()
     }
 
-    /// The last reconnection delay the server named, in milliseconds.
+    /// Returns the last reconnection delay the server named, in milliseconds.
     pub fn retry(&self) -> Option<u64> {
         self.retry
     }
@@ -404,7 +405,7 @@ fn join(mut lines: BytesMut, line: &[u8]) -> BytesMut {
     lines
 }
 
-/// The value of a `retry` field: ASCII digits only. A number past `u64` is ignored.
+/// Returns the value of a `retry` field: ASCII digits only. A number past `u64` is ignored.
 fn milliseconds(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;

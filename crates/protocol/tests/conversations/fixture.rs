@@ -1,4 +1,5 @@
-//! The fixture: real sessions and a real multiplexer, wired as the gateway wires them, with mailboxes at both ends.
+//! The fixture: real sessions and a real multiplexer, wired as the gateway wires them, with
+//! mailboxes at both ends.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -114,7 +115,8 @@ pub(crate) struct Fixture {
     players: BTreeMap<String, Player>,
     keys: BTreeMap<SessionKey, String>,
     next_key: u64,
-    /// What modern clients have under way, and the states they were given: which modern request, which round.
+    /// What modern clients have under way, and the states they were given: which modern request,
+    /// which round.
     pub(crate) trips: BTreeMap<SessionKey, Trip>,
     pub(crate) sealed: BTreeMap<String, (SessionKey, u32)>,
     pub(crate) server_mail: VecDeque<Value>,

@@ -369,7 +369,8 @@ impl Script {
         }
     }
 
-    /// Returns the lines that state what the multiplexer still has, as far as the script has not stated it.
+    /// Returns the lines that state what the multiplexer still has, as far as the script has not
+    /// stated it.
     pub(crate) fn unstated(&mut self) -> Vec<String> {
         if self.fixture.is_none() {
             return Vec::new();

@@ -1,9 +1,10 @@
-//! Writes a conversation anew from what was really received: `UPDATE_CONVERSATIONS=1 cargo test -p rialto-protocol`.
+//! Writes a conversation anew from what was really received: `UPDATE_CONVERSATIONS=1 cargo test -p
+//! rialto-protocol`.
 //!
-//! Lines that are sent stay as they are. An expected line that still holds stays as it is too; another is replaced,
-//! keeping its `…` and its names where they fit, and one for which nothing came is left out. What came unexpectedly is
-//! added before the next line that is sent, and what is left is stated at the end. The difference is to be read before
-//! it is committed.
+//! Lines that are sent stay as they are. An expected line that still holds stays as it is too;
+//! another is replaced, keeping its `…` and its names where they fit, and one for which nothing
+//! came is left out. What came unexpectedly is added before the next line that is sent, and what is
+//! left is stated at the end. The difference is to be read before it is committed.
 
 use serde_json::{Map, Value};
 

@@ -30,7 +30,8 @@ struct Case {
     hung_up: Option<Moment>,
     /// How long its server may be silent, if that is limited.
     limit: Option<Duration>,
-    /// When it must have ended: its time is over, counted from the last moment that may have started it anew.
+    /// When it must have ended: its time is over, counted from the last moment that may have
+    /// started it anew.
     due: Moment,
     /// The bridge ended it without an answer of its server, which may never stop working on it.
     given_up: bool,
@@ -59,7 +60,8 @@ struct Question {
 /// What messages on their way, and clients that look once a second, may add to a time limit.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// A message of a server: from which backend, what kind, about which resource, to how many sessions.
+/// A message of a server: from which backend, what kind, about which resource, to how many
+/// sessions.
 type Written = (usize, Kind, Option<String>, usize);
 
 #[derive(Debug, Default)]
@@ -77,10 +79,12 @@ struct Judge {
     hung: BTreeMap<usize, (u32, Moment)>,
     /// When such a server must have been replaced: a call that was sent to it has timed out.
     replaced_by: BTreeMap<usize, Moment>,
-    /// Backends that have asked something: calls may have to wait there, and have not been sent when they time out.
+    /// Backends that have asked something: calls may have to wait there, and have not been sent
+    /// when they time out.
     inquisitive: BTreeSet<usize>,
     cancels: BTreeSet<(usize, u32, u64)>,
-    /// Executions that ended with a question: a modern server keeps nothing that could be cancelled.
+    /// Executions that ended with a question: a modern server keeps nothing that could be
+    /// cancelled.
     done: BTreeSet<(usize, u32, u64)>,
     questions: BTreeMap<(usize, u32, u64), Question>,
     written: BTreeMap<u64, Written>,
@@ -97,8 +101,8 @@ struct Judge {
     /// The last event and the last number of a server's message on each connection.
     places: BTreeMap<usize, (u64, u64)>,
     seqs: BTreeMap<usize, u64>,
-    /// Of each stream, which of the server's messages its events carried, but for questions: those may have been held
-    /// back, and show nothing about what else the stream has carried.
+    /// Of each stream, which of the server's messages its events carried, but for questions: those
+    /// may have been held back, and show nothing about what else the stream has carried.
     events: BTreeMap<(usize, u64, u64), u64>,
     gaps: BTreeSet<usize>,
     notices: BTreeMap<usize, Option<u64>>,
@@ -210,7 +214,8 @@ impl Judge {
             Fact::HungUp { post } => {
                 if let Some(case) = self.cases.get_mut(post) {
                     case.abandoned = true;
-                    // In the modern era that cancels the call, whichever of its requests was attached.
+                    // In the modern era that cancels the call, whichever of its requests was
+                    // attached.
                     if case.session >= FIRST {
                         let root = case.retry_of.unwrap_or(*post);
                         if let Some(case) = self.cases.get_mut(&root) {
@@ -339,7 +344,8 @@ impl Judge {
                         self.extend(at, Duration::ZERO, |number, case| case.is_about(number, *post));
                     }
                     (Kind::Log, post) => self.extend_related(at, Duration::ZERO, *backend, *post),
-                    // Its client may take its time, and the clock of the call that carries it stands still.
+                    // Its client may take its time, and the clock of the call that carries it
+                    // stands still.
                     (Kind::Question, post) => {
                         self.extend_related(at, limits().question_timeout, *backend, *post);
                     }
@@ -412,7 +418,8 @@ impl Judge {
                 body,
                 reason,
             } => {
-                // A session that its server has refused is subscribed to nothing, though its client does not know it.
+                // A session that its server has refused is subscribed to nothing, though its client
+                // does not know it.
                 if reason.as_deref() == Some("session_ended") {
                     self.subscribed.retain(|(subscriber, _)| subscriber != session);
                 }
@@ -426,7 +433,8 @@ impl Judge {
         }
     }
 
-    /// A server that hangs is replaced after one call that was sent to it and timed out, and a ping.
+    /// A server that hangs is replaced after one call that was sent to it and timed out, and a
+    /// ping.
     fn expect_replacement(&mut self, at: Moment, session: usize, posted: Moment) {
         let Some(backend) = self.homes.get(&session) else {
             return;
@@ -438,8 +446,9 @@ impl Judge {
         }
     }
 
-    /// Returns how long a call may take that was just sent, if its server sends nothing more: it may wait for a server that
-    /// starts, and for an answer of its client to what the server wanted to know before.
+    /// Returns how long a call may take that was just sent, if its server sends nothing more: it
+    /// may wait for a server that starts, and for an answer of its client to what the server wanted
+    /// to know before.
     fn first_limit(&self, session: usize, limit: Duration) -> Duration {
         let home = self.homes.get(&session);
         let is_asked = self.questions.iter().any(|((backend, ..), question)| {
@@ -464,8 +473,8 @@ impl Judge {
         }
     }
 
-    /// The same for all calls that something may be taken to be about: those of the same principal, or of every caller if it is
-    /// about no call.
+    /// The same for all calls that something may be taken to be about: those of the same principal,
+    /// or of every caller if it is about no call.
     fn extend_related(&mut self, at: Moment, wait: Duration, backend: usize, post: Option<usize>) {
         let owner = post
             .and_then(|post| self.cases.get(&post))
@@ -481,8 +490,8 @@ impl Judge {
         self.extend(at, wait, |_, case| related.contains(&case.session));
     }
 
-    /// Returns whether a message about a call can be taken for no other one's: its client waits for it, and the bridge
-    /// knows that it does not rest.
+    /// Returns whether a message about a call can be taken for no other one's: its client waits for
+    /// it, and the bridge knows that it does not rest.
     fn is_certain(&self, post: usize) -> bool {
         self.cases.get(&post).is_some_and(Case::is_open) && !self.rests(Some(post))
     }
@@ -531,7 +540,8 @@ impl Judge {
         if !body.contains(&format!(r#""id":{}"#, case.id)) {
             wrongs.push(format!("post {post} with id {} was answered by {body}", case.id));
         }
-        // A listen lasts as long as its client wants. A paused reader reads late; pauses last six seconds at most.
+        // A listen lasts as long as its client wants. A paused reader reads late; pauses last six
+        // seconds at most.
         if !matches!(case.method, "initialize" | "subscriptions/listen")
             && case.limit.is_some()
             && at > case.due.after(Duration::from_secs(6))
@@ -621,7 +631,8 @@ impl Judge {
             let none = BTreeSet::new();
             let subscribers = self.subscribers.get(&seq).unwrap_or(&none);
             let subscribed = subscribers.contains(&session);
-            // The only session there is receives everything, unless another principal may have subscribed to it.
+            // The only session there is receives everything, unless another principal may have
+            // subscribed to it.
             let strange = subscribers.iter().any(|other| {
                 self.homes.get(other) == Some(&backend) && !self.is_same_principal(*other, session)
             });
@@ -641,10 +652,10 @@ impl Judge {
         self.no_gap(at, session, connection, seq);
     }
 
-    /// Returns whether a call is suspended, which it is while it carries an open question. A call that
-    /// waits sends nothing, so others of the same principal may run meanwhile, and what it sends all
-    /// the same is taken for theirs. Only the bridge knows which call carries a question, so any open
-    /// one excuses here; another principal never receives it.
+    /// Returns whether a call is suspended, which it is while it carries an open question. A call
+    /// that waits sends nothing, so others of the same principal may run meanwhile, and what it
+    /// sends all the same is taken for theirs. Only the bridge knows which call carries a question,
+    /// so any open one excuses here; another principal never receives it.
     fn rests(&self, post: Option<usize>) -> bool {
         let Some(case) = post.and_then(|post| self.cases.get(&post)) else {
             return false;
@@ -659,7 +670,8 @@ impl Judge {
         self.principals.get(&one) == self.principals.get(&other)
     }
 
-    /// A session may be excused for what it has of another session's call, but never of another principal's.
+    /// A session may be excused for what it has of another session's call, but never of another
+    /// principal's.
     fn no_stranger(&mut self, at: Moment, post: Option<usize>, session: usize, did: &str) {
         let owner = post
             .and_then(|post| self.cases.get(&post))
@@ -675,8 +687,8 @@ impl Judge {
         }
     }
 
-    /// A server that ends a call and leaves its question behind makes it look like that of another session. It may be
-    /// put to one of the same principal then, and to no other.
+    /// A server that ends a call and leaves its question behind makes it look like that of another
+    /// session. It may be put to one of the same principal then, and to no other.
     fn is_left_behind(&self, post: Option<usize>, session: usize) -> bool {
         post.and_then(|post| self.cases.get(&post)).is_some_and(|case| {
             let ended = !case.answers.is_empty() || case.too_long;
@@ -684,14 +696,16 @@ impl Judge {
         })
     }
 
-    /// A server may talk for ever about a call that its client or the bridge gave up. It is put to a session of the same
-    /// principal if the call's own has gone, or if only another one has a call that could be meant.
+    /// A server may talk for ever about a call that its client or the bridge gave up. It is put to
+    /// a session of the same principal if the call's own has gone, or if only another one has a
+    /// call that could be meant.
     fn is_given_up(&self, post: Option<usize>, session: usize) -> bool {
         post.and_then(|post| self.cases.get(&post))
             .is_some_and(|case| case.given_up && self.is_same_principal(case.session, session))
     }
 
-    /// Between two notices on one GET stream no other notice of the session is missing without a mark.
+    /// Between two notices on one GET stream no other notice of the session is missing without a
+    /// mark.
     fn no_gap(&mut self, at: Moment, session: usize, connection: usize, seq: u64) {
         let Some(last) = self.notices.get_mut(&connection) else {
             return;
@@ -771,14 +785,16 @@ impl Judge {
             if case.endings.is_empty() && !case.abandoned {
                 wrongs.push(format!("post {post} ({}) never ended", case.method));
             }
-            // The server was sent a cancellation for each call that the bridge abandoned, if it was still there.
+            // The server was sent a cancellation for each call that the bridge abandoned, if it was
+            // still there.
             let given_up = case.endings.iter().any(|(_, _, reason)| {
                 matches!(
                     reason.as_deref(),
                     Some("cancelled" | "timeout" | "session_ended" | "incapable")
                 )
             });
-            // An answer may come while the cancellation is on its way; that takes twenty milliseconds at most.
+            // An answer may come while the cancellation is on its way; that takes twenty
+            // milliseconds at most.
             let answered = case.answers.first().map(|(at, _)| *at);
             let hung_up = case.hung_up.is_some_and(|left| {
                 answered.is_none_or(|at| at.since(left) > Duration::from_millis(20)) && !case.too_long

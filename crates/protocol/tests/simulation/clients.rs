@@ -402,7 +402,8 @@ impl SimulationRun {
         self.connections.len() - 1
     }
 
-    /// Goes on after the last event of a stream, whether its connection broke or only seems to have.
+    /// Goes on after the last event of a stream, whether its connection broke or only seems to
+    /// have.
     fn resume_something(&mut self, session: usize) {
         let Some(from) =
             self.some_connection(|one| one.session == session && one.last.is_some() && !one.resumed)
@@ -539,7 +540,8 @@ impl SimulationRun {
             (
                 "bytes held",
                 machine.held_bytes(),
-                // Beyond the budget only what connections wait to read: at most the newest message of each.
+                // Beyond the budget only what connections wait to read: at most the newest message
+                // of each.
                 limits.retention.bytes + streams * crate::run::limits().max_message_bytes,
             ),
         ] {

@@ -1,5 +1,5 @@
-//! Which eras a simulated server speaks, what it makes of the first message of each, and the last clients, which must be
-//! served by every server after any history.
+//! Which eras a simulated server speaks, what it makes of the first message of each, and the last
+//! clients, which must be served by every server after any history.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,7 +123,8 @@ impl SimulationRun {
             }
             self.send_ask(backend, Ask::Close { session });
         }
-        // A request of Rialto's own that the server lost, sent because a session closed, has its whole time.
+        // A request of Rialto's own that the server lost, sent because a session closed, has its
+        // whole time.
         self.run_until(self.now.after(SERVED_WITHIN + SERVED_WITHIN));
     }
 
@@ -136,8 +137,8 @@ impl SimulationRun {
         true
     }
 
-    /// The old faults: an era is concluded from silence, or from a translated answer. Messages of the other era
-    /// are lost from then on.
+    /// The old faults: an era is concluded from silence, or from a translated answer. Messages of
+    /// the other era are lost from then on.
     pub(crate) fn is_lost_to_a_verdict(&self, backend: usize, line: &str) -> bool {
         let first_of = |line: &str, method: &str| line.contains(&format!(r#""method":"{method}""#));
         match self.backends[backend].verdict {

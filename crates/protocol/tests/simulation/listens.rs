@@ -1,4 +1,5 @@
-//! Modern clients that listen. They must receive what they asked for, marked as theirs, after an acknowledgement.
+//! Modern clients that listen. They must receive what they asked for, marked as theirs, after an
+//! acknowledgement.
 
 use protocol::client_face::modern::Classified;
 use serde_json::Value;

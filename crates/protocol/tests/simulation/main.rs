@@ -1,9 +1,11 @@
-//! Deterministic simulation of the core: random clients, servers, crashes and delays, one seed each.
+//! Deterministic simulation of the core: random clients, servers, crashes and delays, one seed
+//! each.
 //!
-//! `RIALTO_SIMULATION_SEEDS=n` runs n seeds instead of 1,000, from 0 or from `RIALTO_SIMULATION_FIRST`;
-//! `RIALTO_SIMULATION_SEED=s` runs one and prints its history. `cargo xtask simulate` sets all three. Some clients and
-//! some servers are of the modern era, in every combination. The judge in `simulation/check.rs` knows nothing of
-//! the machines: it reads what happened at the edges.
+//! `RIALTO_SIMULATION_SEEDS=n` runs n seeds instead of 1,000, from 0 or from
+//! `RIALTO_SIMULATION_FIRST`; `RIALTO_SIMULATION_SEED=s` runs one and prints its history. `cargo
+//! xtask simulate` sets all three. Some clients and some servers are of the modern era, in every
+//! combination. The judge in `simulation/check.rs` knows nothing of the machines: it reads what
+//! happened at the edges.
 #![expect(
     clippy::disallowed_methods,
     reason = "a test takes its seeds from outside, and uses every core"
@@ -56,7 +58,8 @@ fn the_promises_hold_for_random_seeds() {
                     (first + worker..first + seeds)
                         .step_by(threads as usize)
                         .filter_map(|seed| {
-                            // A machine that panics is a finding like any other, and must name its seed.
+                            // A machine that panics is a finding like any other, and must name its
+                            // seed.
                             let wrongs = std::panic::catch_unwind(|| {
                                 check::check(&SimulationRun::new(seed, None).run())
                             })
@@ -188,7 +191,8 @@ fn a_log_line_that_extends_every_call_is_noticed() {
 }
 
 proptest::proptest! {
-    // Always the same tapes, so that what fails belongs to the commit that made it fail; the fuzz target looks further.
+    // Always the same tapes, so that what fails belongs to the commit that made it fail; the fuzz
+    // target looks further.
     #![proptest_config(proptest::test_runner::Config {
         cases: 64,
         rng_seed: proptest::test_runner::RngSeed::Fixed(2026),

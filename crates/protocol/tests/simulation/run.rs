@@ -1,8 +1,9 @@
 //! One run: real machines, scripted servers, random clients, one clock, and an agenda of what comes
 //! next.
 //!
-//! Asks and tells travel with small delays, as they do between the gateway's tasks, but never overtake their own kind. The
-//! `mutation` breaks the wiring on purpose, to show that the checker would notice a machine that did so.
+//! Asks and tells travel with small delays, as they do between the gateway's tasks, but never
+//! overtake their own kind. The `mutation` breaks the wiring on purpose, to show that the checker
+//! would notice a machine that did so.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -238,7 +239,8 @@ impl SimulationRun {
         Self::with_dice(Dice::new(seed), mutation)
     }
 
-    /// Returns a run in which these bytes decide what happens, and a fixed seed once they are used up.
+    /// Returns a run in which these bytes decide what happens, and a fixed seed once they are used
+    /// up.
     pub(crate) fn on_tape(tape: &[u8]) -> Self {
         Self::with_dice(Dice::on_tape(tape), None)
     }
@@ -443,7 +445,8 @@ impl SimulationRun {
                         self.serve(session);
                     }
                 }
-                // Once nothing new begins, tidying up less often changes nothing but the time it takes.
+                // Once nothing new begins, tidying up less often changes nothing but the time it
+                // takes.
                 let seconds = if self.draining { 5 } else { 1 };
                 self.plan(Duration::from_secs(seconds), Event::Tick);
             }
@@ -573,7 +576,8 @@ impl SimulationRun {
         self.write(backend);
         let machine = &self.backends[backend].machine;
         let limits = limits();
-        // A few messages of ours may always be sent: cancellations, and the answer to one more message.
+        // A few messages of ours may always be sent: cancellations, and the answer to one more
+        // message.
         let own_bytes = 130 * (limits.in_flight + limits.questions) + limits.max_message_bytes;
         for (what, found, limit) in [
             (
@@ -993,7 +997,8 @@ impl SimulationRun {
         }
     }
 
-    /// For the mutation that starts the time of every call anew: a log line comes with progress of all of them.
+    /// For the mutation that starts the time of every call anew: a log line comes with progress of
+    /// all of them.
     fn restart_clocks(&mut self, backend: usize, line: &str) {
         let one = &mut self.backends[backend];
         let is_log = line.contains(r#""notifications/message""#);

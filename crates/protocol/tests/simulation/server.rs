@@ -1,7 +1,8 @@
 //! A scripted server: what it plans when it reads a line, and what it writes when the time comes.
 //!
-//! It behaves badly in every way a server may, but for one: it sends nothing about a call that it has answered. A cancelled
-//! call may stop, go on to its answer, or ask and log for ever without one.
+//! It behaves badly in every way a server may, but for one: it sends nothing about a call that it
+//! has answered. A cancelled call may stop, go on to its answer, or ask and log for ever without
+//! one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

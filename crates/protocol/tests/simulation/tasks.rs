@@ -1,7 +1,9 @@
-//! Tasks: how a server works on them, and what modern clients do with those they were given, or others were.
+//! Tasks: how a server works on them, and what modern clients do with those they were given, or
+//! others were.
 //!
-//! A task is begun by a call and ends by itself, after a few looks at it and perhaps a question. The client that began it
-//! may look, answer and cancel; a client of another principal tries the same and must learn nothing.
+//! A task is begun by a call and ends by itself, after a few looks at it and perhaps a question.
+//! The client that began it may look, answer and cancel; a client of another principal tries the
+//! same and must learn nothing.
 
 use std::time::Duration;
 
@@ -71,7 +73,8 @@ impl TaskBook {
         }
     }
 
-    /// Reads a request that has to do with tasks; `None` if it is another. `loses`: some of the bridge's own are lost.
+    /// Reads a request that has to do with tasks; `None` if it is another. `loses`: some of the
+    /// bridge's own are lost.
     pub(crate) fn read(
         &mut self,
         dice: &mut Dice,
@@ -370,7 +373,8 @@ impl SimulationRun {
         );
     }
 
-    /// Takes note of the tasks in an answer. Returns why it is no answer of a server, if it is none.
+    /// Takes note of the tasks in an answer. Returns why it is no answer of a server, if it is
+    /// none.
     pub(crate) fn note_task(&mut self, at: usize, look: Option<TaskUse>, value: &Value) -> Option<String> {
         let result = &value["result"];
         let (backend, principal) = self.trip_home(at);

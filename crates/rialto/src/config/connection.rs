@@ -301,7 +301,7 @@ fn timeout(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> 
     }
 }
 
-/// A value from a flag or the first variable that has one.
+/// Returns a value from a flag or the first variable that has one.
 fn number(
     flag: (&'static str, Option<&str>),
     variables: &[&'static str],

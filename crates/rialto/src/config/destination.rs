@@ -220,7 +220,7 @@ fn stdio(fields: &mut Fields<'_, '_>, format: Format, sharing: Sharing) -> Optio
     })
 }
 
-/// A destination that was given on the command line and has only defaults.
+/// Returns a destination that was given on the command line and has only defaults.
 pub(super) fn plain(
     name: String,
     argv: Vec<String>,

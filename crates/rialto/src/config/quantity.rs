@@ -25,7 +25,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     Ok(parsed)
 }
 
-/// A duration that must not be zero.
+/// Returns a duration that must not be zero.
 pub(super) fn some_time(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("must be more than 0: write a duration such as 30s".to_owned()),
@@ -55,7 +55,7 @@ pub(super) fn seconds_or_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A number of bytes that is not zero: `1MiB`, `512KiB`, `5MB`, `1048576`.
+/// Returns a number of bytes that is not zero: `1MiB`, `512KiB`, `5MB`, `1048576`.
 pub(super) fn size(text: &str) -> Result<usize, String> {
     const FORM: &str = "not a size: write 1MiB, 512KiB, 5MB or a number of bytes";
     let text = text.trim();

@@ -101,7 +101,7 @@ pub(crate) fn address(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// The name of a header that may be sent, if its value can be.
+/// Returns the name of a header that may be sent, if its value can be.
 fn header(fields: &Fields<'_, '_>, name: &str, value: &Given) -> Option<HeaderName> {
     let named = match header_name(name) {
         Ok(named) => named,
@@ -120,7 +120,7 @@ fn header(fields: &Fields<'_, '_>, name: &str, value: &Given) -> Option<HeaderNa
     Some(named)
 }
 
-/// The name of a header that may be sent to a server.
+/// Returns the name of a header that may be sent to a server.
 pub(crate) fn header_name(text: &str) -> Result<HeaderName, String> {
     let name = quantity::header_name(text)?;
     let name = HeaderName::from_bytes(name.as_bytes())

@@ -1,5 +1,5 @@
-//! A tool's question to the client, and what the tool does with the answer. How the question travels (a request
-//! of the server's own, or an `input_required` result) is the era's business.
+//! A tool's question to the client, and what the tool does with the answer. How the question
+//! travels (a request of the server's own, or an `input_required` result) is the era's business.
 use serde_json::{Value, json};
 
 use super::tools::{ToolStep, failure, text_result};
@@ -58,7 +58,8 @@ impl Inquiry {
     pub(super) fn is_allowed_by(&self, capabilities: &Value) -> bool {
         match self {
             Inquiry::Answer { .. } | Inquiry::First | Inquiry::Second { .. } => {
-                // An empty `elicitation` means forms, as it did before there were modes (2025-11-25, elicitation).
+                // An empty `elicitation` means forms, as it did before there were modes
+                // (2025-11-25, elicitation).
                 let declared = capabilities.get("elicitation").and_then(Value::as_object);
                 declared.is_some_and(|modes| modes.contains_key("form") || !modes.contains_key("url"))
             }

@@ -1,5 +1,6 @@
-//! The legacy era: a session opened by `initialize`, questions as requests of the server's own, one log level and
-//! one set of subscriptions per session. Refuses everything but `ping` before `initialize`.
+//! The legacy era: a session opened by `initialize`, questions as requests of the server's own, one
+//! log level and one set of subscriptions per session. Refuses everything but `ping` before
+//! `initialize`.
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -118,7 +119,8 @@ impl Legacy {
         };
         let capabilities = object("capabilities")?.clone();
         object("clientInfo")?;
-        // A client that wants another revision is offered the newest one (all legacy revisions, lifecycle).
+        // A client that wants another revision is offered the newest one (all legacy revisions,
+        // lifecycle).
         let version = Version::LEGACY
             .into_iter()
             .find(|version| version.as_str() == requested);

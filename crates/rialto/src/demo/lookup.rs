@@ -1,5 +1,5 @@
-//! The requests both eras answer alike and at once: lists, prompts, resources, completion. Also how this server
-//! introduces itself.
+//! The requests both eras answer alike and at once: lists, prompts, resources, completion. Also how
+//! this server introduces itself.
 use protocol::method::Method;
 use serde_json::{Value, json};
 

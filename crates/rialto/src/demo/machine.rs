@@ -139,7 +139,8 @@ impl Machine {
             Message::Request(request) => match &mut self.spoken {
                 Spoken::Legacy(legacy) => legacy.handle_request(scene, request),
                 Spoken::Modern(modern) => modern.handle_request(scene, request),
-                // A probe decides nothing: clients send it to find out, and may go on in either era.
+                // A probe decides nothing: clients send it to find out, and may go on in either
+                // era.
                 Spoken::Undecided if request.method == "server/discover" => {
                     scene.out.push_back(modern::discover(request));
                 }

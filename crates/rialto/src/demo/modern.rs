@@ -1,5 +1,6 @@
-//! The modern era (2026-07-28): every request describes itself, questions travel in `input_required` results, and
-//! notifications flow only to requests that asked for them. Sends no request of its own, ever.
+//! The modern era (2026-07-28): every request describes itself, questions travel in
+//! `input_required` results, and notifications flow only to requests that asked for them. Sends no
+//! request of its own, ever.
 use std::time::Duration;
 
 use protocol::method::Method;
@@ -57,7 +58,8 @@ pub(super) fn accepts(params: &Object) -> bool {
     Envelope::read(params).is_ok()
 }
 
-/// Answers `server/discover`, which needs no state: a client may ask it before it has chosen an era.
+/// Answers `server/discover`, which needs no state: a client may ask it before it has chosen an
+/// era.
 pub(super) fn discover(request: Request) -> Value {
     let result = Envelope::read(&request.params).map(|_| {
         cached(

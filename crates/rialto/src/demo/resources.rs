@@ -54,8 +54,8 @@ pub(super) fn read(uri: &str, state: &DemoState) -> Result<Value, Refusal> {
     Ok(json!({"contents": [content]}))
 }
 
-/// Undoes what template expansion does to a variable (RFC 6570): most names need it as soon as they hold a
-/// blank or an accent.
+/// Undoes what template expansion does to a variable (RFC 6570): most names need it as soon as they
+/// hold a blank or an accent.
 fn percent_decoded(encoded: &str) -> Option<String> {
     let mut bytes = encoded.bytes();
     let mut decoded = Vec::with_capacity(encoded.len());

@@ -46,7 +46,8 @@ pub(super) enum Pause {
     Sleep { slept: Duration },
 }
 
-/// A `tools/call`, checked as far as the protocol goes: such a tool exists and its arguments are an object.
+/// A `tools/call`, checked as far as the protocol goes: such a tool exists and its arguments are an
+/// object.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Call {
     pub(super) tool: Tool,
@@ -75,8 +76,9 @@ impl Call {
     ) -> Result<ToolStep, Refusal> {
         match self.run(caller, state, effects) {
             Ok(next) => Ok(next),
-            // Since 2025-11-25 wrong arguments are a result, so that the model reads why and tries again; before,
-            // they were a protocol error ("Error Handling" of the tools page in both revisions).
+            // Since 2025-11-25 wrong arguments are a result, so that the model reads why and tries
+            // again; before, they were a protocol error ("Error Handling" of the tools page in both
+            // revisions).
             Err(why) if caller.version >= Version::V2025_11_25 => Ok(ToolStep::Done(failure(&why))),
             Err(why) => Err(Refusal::InvalidParams(why)),
         }

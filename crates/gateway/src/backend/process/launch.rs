@@ -109,13 +109,14 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    /// A launcher whose children are watched by a warden, which is started with the first child.
+    /// Returns a launcher whose children are watched by a warden, which is started with the first
+    /// child.
     pub fn new(warden: WardenCommand) -> Self {
         Self::with(Warden::new(warden))
     }
 
-    /// A launcher whose children may outlive Rialto if it is killed: for tests, and for commands
-    /// that start a child for a moment only.
+    /// Returns a launcher whose children may outlive Rialto if it is killed: for tests, and for
+    /// commands that start a child for a moment only.
     pub fn without_warden() -> Self {
         Self::with(Warden::none())
     }

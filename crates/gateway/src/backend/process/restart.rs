@@ -229,7 +229,7 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// A policy whose child has failed for good at the moment returned.
+    /// Returns a policy whose child has failed for good at the moment returned.
     fn given_up() -> (RestartPolicy, Duration) {
         let mut policy = RestartPolicy::new();
         assert_eq!(policy.handle_ask(at(0)), StartDecision::Start);

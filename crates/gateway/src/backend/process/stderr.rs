@@ -197,7 +197,7 @@ impl Lines {
         }
     }
 
-    /// When suppressed lines are to be reported even if nothing more comes.
+    /// Returns when suppressed lines are to be reported even if nothing more comes.
     fn next_deadline(&self) -> Option<Instant> {
         (self.suppressed > 0).then(|| self.second_began + SECOND)
     }

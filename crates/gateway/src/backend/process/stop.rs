@@ -197,8 +197,8 @@ impl Drop for ChildProcess {
 
 /// Spawns a task that outlives the value that started it.
 ///
-/// Without a runtime, or with one that is ending, the future is dropped, which kills the groups that
-/// it holds. This goes through the handle because `tokio::spawn` would panic there, in the
+/// Without a runtime, or with one that is ending, the future is dropped, which kills the groups
+/// that it holds. This goes through the handle because `tokio::spawn` would panic there, in the
 /// middle of a drop.
 pub(super) fn in_background(duty: impl Future<Output = ()> + Send + 'static) -> Option<JoinHandle<()>> {
     Handle::try_current().ok().map(|runtime| runtime.spawn(duty))

@@ -73,7 +73,7 @@ struct Groups {
 }
 
 impl Warden {
-    /// A warden whose helper is started, in the background, with the first registration.
+    /// Returns a warden whose helper is started, in the background, with the first registration.
     pub fn new(command: WardenCommand) -> Arc<Self> {
         Arc::new(Self::with(Some(command)))
     }

@@ -33,7 +33,8 @@ use crate::settings::{Retry, Transport};
 
 /// How long the server may take to accept a message without an answer.
 const NOTE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the end of a stream is waited for after its answer, so that the connection can be used again.
+/// How long the end of a stream is waited for after its answer, so that the connection can be used
+/// again.
 const CLOSING: Duration = Duration::from_millis(100);
 
 /// How an exchange ended, for the supervisor.
@@ -98,7 +99,8 @@ impl Exchange<'_> {
         self.delivery.message_info()
     }
 
-    /// Returns the era of the message's words. Until an era is agreed on, first messages of both may be under way.
+    /// Returns the era of the message's words. Until an era is agreed on, first messages of both
+    /// may be under way.
     fn era(&self) -> Era {
         let first_message = match self.message_info() {
             MessageInfo::Request { method, .. } => era_of_first_message(method),
@@ -408,7 +410,8 @@ impl Exchange<'_> {
             return AttemptResult::Not(outcome);
         };
         if status == 404 && negotiated.has_session() {
-            // The session is unknown, unless the server answers this very request: then it may have been carried out.
+            // The session is unknown, unless the server answers this very request: then it may have
+            // been carried out.
             let answer = error.filter(|error| answers(&words, id) && !names_lost_session(error));
             return match answer {
                 Some(error) => self.hand_over(with_id(&error, id), id, method, None),
@@ -429,7 +432,8 @@ impl Exchange<'_> {
         }
     }
 
-    /// Names the address in the failure of a handshake, and another one beside it that has a server.
+    /// Names the address in the failure of a handshake, and another one beside it that has a
+    /// server.
     async fn located(&self, failure: Failure) -> Failure {
         let Failure::Upstream(upstream) = &failure else {
             return failure;
@@ -480,7 +484,8 @@ impl Exchange<'_> {
     }
 }
 
-/// The server is about to end the stream, or has; a connection that was read to its end is used again.
+/// The server is about to end the stream, or has; a connection that was read to its end is used
+/// again.
 async fn close(response: &mut Response) {
     let over = poll_fn(|context| Poll::Ready(response.poll_chunk(context).is_ready())).await;
     if !over {

@@ -190,7 +190,7 @@ impl RemoteSession {
         }
     }
 
-    /// The POST of a message to an address that the server has named.
+    /// Returns the POST of a message to an address that the server has named.
     pub(super) fn post_to(&self, at: &Arc<Address>, line: &Bytes) -> Outbound {
         Outbound {
             method: Method::POST,

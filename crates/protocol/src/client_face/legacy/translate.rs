@@ -14,7 +14,7 @@ use crate::method::Method;
 use crate::object::{Object, elements};
 use crate::version::Version;
 
-/// A modern answer under a legacy client's id.
+/// Returns a modern answer under a legacy client's id.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "every other method is treated alike"
@@ -157,7 +157,7 @@ fn project_tool(raw: &str) -> Cow<'_, str> {
     tool.to_string().into()
 }
 
-/// A schema for what an object or something else has become.
+/// Returns a schema for what an object or something else has become.
 fn either(inner: &mut Value) -> Value {
     rebase(inner, "#/anyOf/0");
     let wrapped =

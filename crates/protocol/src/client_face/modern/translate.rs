@@ -15,7 +15,7 @@ use crate::task;
 use crate::tool_schema::{ANNOTATION, strip_invalid};
 use crate::version::Version;
 
-/// A legacy answer under a modern client's id.
+/// Returns a legacy answer under a modern client's id.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "every other method is treated alike"
@@ -60,7 +60,7 @@ fn is_task(result: &Object<'_>) -> bool {
     task.is_some_and(|task| task.get("taskId").is_some())
 }
 
-/// A task in place of a result: flat, where the legacy era has it nested.
+/// Returns a task in place of a result: flat, where the legacy era has it nested.
 fn created(id: &[u8], result: &Object<'_>, server: Option<&str>) -> Bytes {
     let raw = result.get("task").unwrap_or("{}");
     let task = Object::parse(raw.as_bytes()).unwrap_or_default();
@@ -78,7 +78,7 @@ fn created(id: &[u8], result: &Object<'_>, server: Option<&str>) -> Bytes {
     respond(id, "result", &flat.to_string())
 }
 
-/// A task with everything there is to know of it.
+/// Returns a task with everything there is to know of it.
 fn detailed(result: &Object<'_>) -> Object<'static> {
     let mut task = task::renamed(result);
     if let Some(questions) = task.get("inputRequests").map(str::to_owned) {

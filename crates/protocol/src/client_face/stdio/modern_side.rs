@@ -159,7 +159,7 @@ impl LineClient {
         self.dismiss_probes(|_| true);
     }
 
-    /// When [`Self::handle_deadline`] wants to be called.
+    /// Returns when [`Self::handle_deadline`] wants to be called.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.modern_requests
             .values()

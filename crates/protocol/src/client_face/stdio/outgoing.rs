@@ -14,7 +14,7 @@ pub(super) struct OutgoingBuffer {
 }
 
 impl OutgoingBuffer {
-    /// Everything that the client has not read yet, as far as that is known.
+    /// Returns everything that the client has not read yet, as far as that is known.
     pub(super) fn len(&self) -> usize {
         self.lines.len() + self.being_written
     }

@@ -12,7 +12,7 @@ pub(super) enum Container {
 
 macro_rules! members {
     ($($container:ident { $($member:ident = $text:literal,)+ })+) => {
-        /// The member that a key names in this place, if it is one of ours.
+        /// Returns the member that a key names in this place, if it is one of ours.
         #[inline]
         #[allow(non_upper_case_globals, reason = "a name as a pattern is a constant; it is called as its member")]
         pub(super) fn find(container: Container, key: &[u8]) -> Option<Member> {

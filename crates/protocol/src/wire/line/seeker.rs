@@ -301,8 +301,8 @@ impl Key {
     }
 }
 
-/// Whether the raw inside of a JSON string means `name`, a word of ASCII letters. A letter can be
-/// written as itself or as `\u00XX`; the other escapes mean no letter.
+/// Returns whether the raw inside of a JSON string means `name`, a word of ASCII letters. A letter
+/// can be written as itself or as `\u00XX`; the other escapes mean no letter.
 fn spells(raw: &[u8], name: &[u8]) -> bool {
     let mut rest = raw;
     for letter in name {

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use crate::config::{ConfigError, Environment, Loaded, Place, from_text};
 use crate::flags::ServeFlags;
 
-/// # Panics If a refusal is empty, names a line that is not there, or differs the second time.
+/// # Panics
+///
+/// If a refusal is empty, names a line that is not there, or differs the second time.
 pub(crate) fn holds(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;

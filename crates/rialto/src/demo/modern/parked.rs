@@ -1,5 +1,6 @@
-//! Calls that wait for an answer between two requests. `requestState` is only a random key into this table, so a
-//! forged, altered or used one finds nothing; the table is bounded by number and by age.
+//! Calls that wait for an answer between two requests. `requestState` is only a random key into
+//! this table, so a forged, altered or used one finds nothing; the table is bounded by number and
+//! by age.
 use std::collections::VecDeque;
 use std::time::Duration;
 

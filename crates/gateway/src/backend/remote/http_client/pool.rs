@@ -53,7 +53,7 @@ impl<T, S> Pool<T, S> {
         self.exclusive = true;
     }
 
-    /// The connection that was put back last, unless even that has lain too long.
+    /// Returns the connection that was put back last, unless even that has lain too long.
     pub(super) fn take(&mut self, now: Instant) -> Option<T> {
         let (since, connection) = self.idle.pop_back()?;
         if now.saturating_duration_since(since) < IDLE {
