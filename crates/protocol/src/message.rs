@@ -570,6 +570,16 @@ mod tests {
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":"{}"}}"#, "x".repeat(length));
             let message = Message::scan(Bytes::from(text.clone())).unwrap();
             let written = message.with_id(b"\"seven\"");
+            let edits: [(Member, &[u8]); 3] = [
+                (Member::Id, b"\"seven\""),
+                (Member::Result, b"{}"),
+                (Member::Params, b"absent"),
+            ];
+            assert_eq!(
+                message.spliced_length(&edits),
+                message.spliced(&edits).len(),
+                "it gets the room that it needs"
+            );
             assert_eq!(matches!(written, Written::Cut { .. }), length > Written::LARGE);
             let expected = text.replace(r#""id":1"#, r#""id":"seven""#);
             assert_eq!((written.len(), written.is_empty()), (expected.len(), false));

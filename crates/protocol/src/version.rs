@@ -271,4 +271,9 @@ mod tests {
         }
         assert_eq!(Version::parse("2030-01-01"), None);
     }
+
+    #[test]
+    fn eras_have_the_names_of_the_configuration() {
+        assert_eq!(Era::ALL.map(Era::as_str), ["legacy", "modern"]);
+    }
 }

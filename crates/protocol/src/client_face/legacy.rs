@@ -427,6 +427,13 @@ mod tests {
         let (body, version) = lower_server_info(b"7", &server_info, Some(Version::V2025_11_25));
         assert_eq!(version, Version::V2025_11_25);
         assert!(body.ends_with(br#""protocolVersion" : "2025-11-25","n":1.0}}"#));
+        let text = r#"{"result":{"protocolVersion":"2025-11-25"},"id":1,"jsonrpc":"2.0"}"#;
+        let server_info = ServerInfo {
+            message: message(text),
+            ..server_info
+        };
+        let (body, _) = lower_server_info(b"1", &server_info, Some(Version::V2025_11_25));
+        assert_eq!(body, text.as_bytes(), "it passes byte for byte");
     }
 
     #[test]

@@ -44,3 +44,41 @@ impl EventQueue {
         while self.bytes > limit && self.pop().is_some() {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(count: usize, length: usize) -> EventQueue {
+        let mut queue = EventQueue::default();
+        for _ in 0..count {
+            queue.push(Bytes::from(vec![b'x'; length]));
+        }
+        queue
+    }
+
+    fn number(mut queue: EventQueue) -> usize {
+        std::iter::from_fn(|| queue.pop()).count()
+    }
+
+    #[test]
+    fn exactly_as_much_as_the_limits_allow_is_kept() {
+        let quarter = MAX_EVENT_BYTES / 4;
+        assert_eq!(filled(4, quarter).bytes(), MAX_EVENT_BYTES);
+        assert_eq!(filled(5, quarter).bytes(), MAX_EVENT_BYTES);
+        assert_eq!(number(filled(MAX_EVENTS, 1)), MAX_EVENTS);
+        assert_eq!(number(filled(MAX_EVENTS + 1, 1)), MAX_EVENTS);
+        assert_eq!(number(filled(2, MAX_EVENT_BYTES + 1)), 1, "the newest stays");
+    }
+
+    #[test]
+    fn oldest_events_are_shed() {
+        let mut queue = filled(3, 100);
+        queue.shed(0);
+        assert_eq!(queue.bytes(), 300);
+        queue.shed(100);
+        assert_eq!(queue.bytes(), 200);
+        queue.shed(101);
+        assert_eq!((queue.bytes(), number(queue)), (0, 0));
+    }
+}

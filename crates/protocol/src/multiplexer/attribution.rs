@@ -9,7 +9,6 @@ use super::abandoned::{Abandoned, Matter};
 use super::ledger::Ledger;
 use super::link::{Carrier, Link};
 use super::roots::SeveralPrincipals;
-use super::sessions::SessionEntry;
 use super::state::InFlight;
 use super::suspended::Suspended;
 use super::unattributed::Unattributed;
@@ -163,7 +162,7 @@ impl Attribution {
 
     /// Returns whether a call of another principal keeps this session's calls from their turn.
     pub(super) fn is_occupied(&self, session: SessionKey, ledger: &Ledger) -> bool {
-        self.suspended.has_other_principal(session, ledger) || others_work(session, Matter::Question, ledger)
+        self.suspended.has_other_principal(session, ledger) || other_principals_ask(session, ledger)
     }
 
     // Questions and log lines.
@@ -278,7 +277,7 @@ impl Attribution {
         };
         (!self.abandoned.is_empty() && self.abandoned.may_be_of_another(entry.principal(), matter))
             || self.suspended.has_other_principal(session, ledger)
-            || others_work(session, matter, ledger)
+            || other_principals_ask(session, ledger)
     }
 
     /// Returns whether every session that has used this link is of the same principal as this one.
@@ -335,24 +334,17 @@ impl Attribution {
     }
 }
 
-/// Returns whether a call of another principal is in flight that may have caused it.
-fn others_work(session: SessionKey, matter: Matter, ledger: &Ledger) -> bool {
+/// Returns whether a call of another principal is in flight that may ask. A log line needs no
+/// more: it is attributed to a call in flight only if all others are suspended.
+fn other_principals_ask(session: SessionKey, ledger: &Ledger) -> bool {
     let Some(own) = ledger.sessions.get(session) else {
         return true;
     };
-    let works = |entry: &SessionEntry| match matter {
-        Matter::Question => entry.is_asking(),
-        Matter::Log => entry.is_busy(),
-    };
-    let sessions = match matter {
-        Matter::Question => ledger.sessions.asking(),
-        Matter::Log => ledger.sessions.busy(),
-    };
-    sessions > usize::from(works(own))
+    ledger.sessions.others_ask(session)
         && ledger
             .sessions
             .iter()
-            .any(|(_, other)| works(other) && other.principal() != own.principal())
+            .any(|(_, other)| other.is_asking() && other.principal() != own.principal())
 }
 
 /// Returns the newest call in flight of this kind.

@@ -17,7 +17,7 @@ impl Multiplexer {
     pub(super) fn finish_call(&mut self, now: Moment, id: WireId) -> Option<Box<InFlight>> {
         self.attribution.suspended.resume(id, &mut self.ledger);
         let call = self.ledger.take_call(id)?;
-        self.detach_questions(id, &call);
+        self.detach_questions(id);
         if let Some(polling) = call.doing.polling() {
             polling.drop_polls(id, &mut self.ledger, &self.link);
         }
@@ -59,7 +59,7 @@ impl Multiplexer {
         // sent.
         let notification = message.filter(|message| self.ledger.has_room(message.len()));
         write_cancel(self.ledger.outgoing.end(), notification, id, reason);
-        self.detach_questions(id, &call);
+        self.detach_questions(id);
         self.revoke_effects(&call);
         self.ledger
             .sessions
@@ -71,11 +71,9 @@ impl Multiplexer {
     }
 
     /// Detaches the questions of a call that ends. The server may still get their answers.
-    pub(super) fn detach_questions(&mut self, id: WireId, call: &InFlight) {
+    pub(super) fn detach_questions(&mut self, id: WireId) {
         self.undeclared.refuse(id, &mut self.ledger, &self.link);
-        if call.asking.questions() > 0 {
-            self.ledger.questions.detach(id);
-        }
+        self.ledger.questions.detach(id);
     }
 
     /// A call ended without an answer of the server: its effect on subscriptions and levels is not

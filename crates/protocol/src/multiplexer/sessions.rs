@@ -38,11 +38,6 @@ impl SessionEntry {
         &self.client.principal
     }
 
-    /// Returns whether the server works on a call of this session.
-    pub(super) const fn is_busy(&self) -> bool {
-        self.load.in_flight > 0
-    }
-
     /// Returns whether the server works on a call of this session that may ask.
     pub(super) const fn is_asking(&self) -> bool {
         self.load.asking > 0

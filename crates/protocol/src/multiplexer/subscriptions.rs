@@ -179,8 +179,9 @@ impl Subscriptions {
             }
             true
         });
-        let counted = self.unchosen.remove(&session) | self.levels.remove(&session).is_some();
-        (orphans, counted)
+        let was_unchosen = self.unchosen.remove(&session);
+        let level = self.levels.remove(&session);
+        (orphans, was_unchosen || level.is_some())
     }
 
     /// Returns what must be sent again to a restarted server.

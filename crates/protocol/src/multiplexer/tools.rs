@@ -306,3 +306,29 @@ fn next_cursor(result: &[u8]) -> Option<String> {
         .filter(|raw| raw.starts_with('"'))
         .map(str::to_owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::header::MirroredHeaders;
+
+    #[test]
+    fn headers_of_a_call_are_checked_if_its_tool_wants_any() {
+        let mut tools = Tools::default();
+        let list = br#"{"tools":[{"name":"plain","inputSchema":{}},{"name":"mirrored","inputSchema":{"properties":{"region":{"type":"string","x-mcp-header":"Region"}}}}]}"#;
+        tools.catalogue.add_page(list).unwrap();
+        let call = |name: &str| {
+            Message::own(format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{name}","arguments":{{"region":"eu"}}}}}}"#
+            ))
+        };
+        let none = MirroredHeaders::read([]).kept_params();
+        let region =
+            |value: &'static [u8]| MirroredHeaders::read([(&b"mcp-param-region"[..], value)]).kept_params();
+        assert!(tools.check_mirrored(&call("plain"), &none).is_ok());
+        assert!(tools.check_mirrored(&call("unknown"), &region(b"us")).is_ok());
+        assert!(tools.check_mirrored(&call("mirrored"), &region(b"eu")).is_ok());
+        assert!(tools.check_mirrored(&call("mirrored"), &region(b"us")).is_err());
+        assert!(tools.check_mirrored(&call("mirrored"), &none).is_err());
+    }
+}

@@ -92,7 +92,7 @@ impl LineFramer {
             // A large line has gone. Its allocation must not stay for ever for the sake of small
             // ones.
             self.move_to_block_of(BLOCK);
-        } else if self.buffer.capacity() - held < READ && !self.buffer.try_reclaim(READ) {
+        } else if !self.buffer.try_reclaim(READ) {
             // The growth is doubled here and not by `reserve`, which would double past the limit.
             let most = self.max_line.saturating_add(2 + READ);
             let grown = held.saturating_mul(2);

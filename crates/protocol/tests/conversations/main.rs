@@ -34,6 +34,13 @@ macro_rules! conversations {
 }
 
 conversations! {
+    log_line_of_a_modern_clients_task_has_no_stream,
+    only_session_is_asked_after_its_suspended_call_went_on,
+    client_that_reads_only_events_gets_its_answer_as_one,
+    question_of_a_cancelled_call_comes_with_another_call_of_its_session,
+    round_that_asks_more_than_the_limit_fails,
+    undeclared_question_of_a_cancelled_call_does_not_end_the_next,
+    ping_is_awaited_for_half_a_minute_at_most,
     lost_request_for_the_outcome_of_a_task_is_made_again,
     task_that_another_client_watches_is_granted_at_once,
     call_that_no_other_principal_keeps_waiting_any_more_waits_on,
