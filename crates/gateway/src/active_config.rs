@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,6 +124,7 @@ pub(crate) struct StartupConfig {
     limits: LimitSettings,
     metrics: bool,
     state_dir: Option<PathBuf>,
+    threads: NonZeroUsize,
 }
 
 impl StartupConfig {
@@ -134,6 +136,7 @@ impl StartupConfig {
             limits: settings.limits.clone(),
             metrics: settings.metrics,
             state_dir: settings.state_dir.clone(),
+            threads: settings.threads,
         }
     }
 
@@ -147,6 +150,7 @@ impl StartupConfig {
             ("limits", self.limits != other.limits),
             ("metrics", self.metrics != other.metrics),
             ("state_dir", self.state_dir != other.state_dir),
+            ("threads", self.threads != other.threads),
         ];
         let names = changed.iter().filter(|(_, changed)| *changed);
         names.map(|(name, _)| *name).collect()

@@ -1,6 +1,7 @@
 //! A gateway for tests: one destination, whose remote server is never reached.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,7 @@ pub(crate) fn settings() -> Settings {
     };
     Settings {
         listen: ([127, 0, 0, 1], 0).into(),
+        threads: NonZeroUsize::MIN,
         tls: None,
         request_timeout: destination.request_timeout,
         stream_timeout: destination.stream_timeout,

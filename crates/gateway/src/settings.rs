@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ impl fmt::Debug for Secret {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub listen: SocketAddr,
+    /// The threads that serve. The program starts them; the gateway only names a change at a reload.
+    pub threads: NonZeroUsize,
     /// Plain HTTP without it.
     pub tls: Option<TlsSettings>,
     /// Silence after which the call of a client that takes JSON only gets 504. Progress resets it, up to ten times the value.

@@ -265,6 +265,7 @@ fn complete(
                 .max();
             let settings = Settings {
                 listen: globals.listen,
+                threads: globals.threads,
                 tls: globals.tls,
                 request_timeout: globals.defaults.request_timeout,
                 stream_timeout: globals.defaults.stream_timeout,

@@ -64,6 +64,9 @@ pub struct ServeFlags {
     /// Listen on this address; port 0 picks a free port [env: RIALTO_LISTEN] [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
+    /// Serve with this many threads; auto uses one per core [env: RIALTO_THREADS] [default: 1]
+    #[arg(long, value_name = "N|auto")]
+    pub(crate) threads: Option<String>,
     /// Serve the built-in demo server [env: RIALTO_DEMO]
     #[arg(long)]
     pub(crate) demo: bool,

@@ -1,10 +1,17 @@
 //! `rialto serve`: settings in, a gateway out, until a signal ends it.
+//!
+//! With `threads: 1` a runtime of one thread serves, which costs least for small calls. With more
+//! there is one runtime whose threads take tasks from each other. The alternative, a runtime per
+//! thread with connections dealt out among them, binds a connection to its thread: calls that share
+//! it with a large message wait although another thread is idle, and a call whose instance is on
+//! another thread costs a wake-up each way.
 
 mod reload;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,6 +23,7 @@ use gateway::settings::{BackendSpec, Settings, Start};
 use gateway::trace::SpanSink;
 use gateway::{Gateway, StartError};
 use tokio::net::TcpSocket;
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -63,7 +71,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         Ok(started) => started.unzip(),
         Err(error) => return fail(exit::FAILED, &format!("{error:#}")),
     };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match runtime(settings.threads) {
         Ok(runtime) => runtime,
         Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
     };
@@ -80,6 +88,19 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
     }
     drop(telemetry);
     code
+}
+
+/// Returns a runtime that serves with this many threads.
+fn runtime(threads: NonZeroUsize) -> std::io::Result<Runtime> {
+    let mut builder = match threads.get() {
+        1 => Builder::new_current_thread(),
+        several => {
+            let mut builder = Builder::new_multi_thread();
+            builder.worker_threads(several).thread_name("rialto-serve");
+            builder
+        }
+    };
+    builder.enable_all().build()
 }
 
 /// Closes the memory and the environment of this process to the servers that it starts.

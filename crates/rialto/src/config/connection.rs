@@ -4,6 +4,7 @@ mod headers;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -253,6 +254,7 @@ fn alone(destination: Destination) -> Settings {
     Settings {
         tls: None,
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        threads: NonZeroUsize::MIN,
         request_timeout: destination.request_timeout,
         stream_timeout: destination.stream_timeout,
         max_message_bytes: destination.max_message_bytes,

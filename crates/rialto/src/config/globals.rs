@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ use super::tree::{self, Value};
 use crate::flags::ServeFlags;
 
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3000);
+/// A call is about as much work as a wake-up across threads, so more threads are slower at low load.
+const THREADS: NonZeroUsize = NonZeroUsize::MIN;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const STREAM_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 const SESSION_IDLE: Duration = Duration::from_secs(60 * 60);
@@ -35,6 +38,7 @@ const OLDER_TIMEOUT: &str = "STDIO_REQUEST_TIMEOUT";
 #[derive(Debug)]
 pub(super) struct Globals {
     pub(super) listen: SocketAddr,
+    pub(super) threads: NonZeroUsize,
     pub(super) tls: Option<TlsSettings>,
     pub(super) session_idle: Duration,
     pub(super) drain: Duration,
@@ -62,6 +66,11 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         ("--listen", flags.listen.as_deref()),
         &["RIALTO_LISTEN"],
         "listen",
+    );
+    let threads = layers.first(
+        ("--threads", flags.threads.as_deref()),
+        &["RIALTO_THREADS"],
+        "threads",
     );
     let request_timeout = layers.first(
         ("--request-timeout", flags.request_timeout.as_deref()),
@@ -160,6 +169,9 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
     };
     Globals {
         listen,
+        threads: threads
+            .and_then(|given| walk.parse(&given, quantity::threads))
+            .unwrap_or(THREADS),
         tls,
         session_idle: judged(session_idle, quantity::some_time, SESSION_IDLE),
         drain: judged(drain, quantity::duration, DRAIN),

@@ -3,11 +3,15 @@
 //! from.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 /// Deadlines are added to clocks; beyond this an addition could overflow, and no caller waits that
 /// long.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// More threads than any machine of today has use for. Each costs a stack.
+const MAX_THREADS: NonZeroUsize = NonZeroUsize::new(256).expect("256 is not zero");
 
 /// Returns a duration with a unit: `30s`, `5m`, `500ms`, `1h 30m`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
@@ -93,6 +97,22 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
         Ok(0) => Err("must be at least 1".to_owned()),
         Ok(number) => Ok(number as usize),
         Err(_) => Err("not a whole number: write one such as 10".to_owned()),
+    }
+}
+
+/// Returns a number of threads: `4`, or `auto` for one per core that this process may use.
+pub(super) fn threads(text: &str) -> Result<NonZeroUsize, String> {
+    const FORM: &str = "not a number of threads: write one from 1 to 256, or auto for one per core";
+    match text.trim() {
+        // A system that does not name its cores is served by one thread.
+        "auto" => {
+            let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+            Ok(cores.min(MAX_THREADS))
+        }
+        text => match text.parse::<NonZeroUsize>() {
+            Ok(number) if number <= MAX_THREADS => Ok(number),
+            Ok(_) | Err(_) => Err(FORM.to_owned()),
+        },
     }
 }
 

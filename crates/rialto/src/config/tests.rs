@@ -186,6 +186,7 @@ fn a_short_file_gets_every_default() {
 fn every_key_can_stand_in_a_file() {
     let text = "\
 listen: :0
+threads: 3
 request_timeout: 1m
 stream_timeout: off
 max_message_bytes: 2MiB
@@ -221,6 +222,7 @@ destinations:
     let loaded = load(text).expect("loads");
     let settings = &loaded.settings;
     assert_eq!(settings.listen.to_string(), "127.0.0.1:0");
+    assert_eq!(settings.threads.get(), 3);
     assert_eq!(
         settings.max_message_bytes, 5_000_000,
         "the largest of the destinations"
@@ -308,6 +310,9 @@ fn every_error_in_a_global_key_names_file_line_field_and_the_fix() {
     let rest = "destinations: { x: { command: cat } }\n";
     for (line, field, fix) in [
         ("listen: example.com:80", "listen", "127.0.0.1:80"),
+        ("threads: 0", "threads", "from 1 to 256"),
+        ("threads: 257", "threads", "or auto"),
+        ("threads: many", "threads", "or auto"),
         ("request_timeout: 30", "request_timeout", "write 30s"),
         ("max_message_bytes: 0", "max_message_bytes", "1MiB"),
         ("session_idle: 0s", "session_idle", "write a duration"),

@@ -34,6 +34,8 @@ fn serve_takes_all_its_flags() {
         "d.yml",
         "--listen",
         ":0",
+        "--threads",
+        "2",
         "--demo",
         "--keep-going",
         "--name",
@@ -85,6 +87,7 @@ fn serve_takes_all_its_flags() {
     let expected = ServeFlags {
         config: Some("d.yml".into()),
         listen: Some(":0".into()),
+        threads: Some("2".into()),
         demo: true,
         keep_going: true,
         name: Some("n".into()),

@@ -55,6 +55,27 @@ fn a_flag_beats_a_variable_beats_the_file_beats_the_default() {
 }
 
 #[test]
+fn threads_come_from_a_flag_a_variable_or_the_file_and_there_is_one_by_default() {
+    let plain = destination_file(&["command: cat"]);
+    let file = format!("threads: 2\n{plain}");
+    let variables = environment([("RIALTO_THREADS", "3")]);
+    let flags = ServeFlags {
+        threads: Some("auto".into()),
+        ..ServeFlags::default()
+    };
+    let seen = |text: &str, flags: &ServeFlags, environment: &Environment| {
+        let loaded = load_with(text, flags, environment).expect("loads");
+        loaded.settings.threads.get()
+    };
+    let (none, unset) = (ServeFlags::default(), Environment::default());
+    assert_eq!(seen(&plain, &none, &unset), 1);
+    assert_eq!(seen(&file, &none, &unset), 2);
+    assert_eq!(seen(&file, &none, &variables), 3);
+    let cores = std::thread::available_parallelism().expect("this system names its cores");
+    assert_eq!(seen(&file, &flags, &variables), cores.get().min(256));
+}
+
+#[test]
 fn the_time_of_a_client_that_reads_events_comes_from_a_flag_a_variable_or_the_file() {
     let plain = destination_file(&["command: cat"]);
     let file = format!("stream_timeout: 1s\n{plain}");
