@@ -40,6 +40,9 @@ use crate::status::{Depths, Health};
 const NOISE_LOGGED: u64 = 20;
 const NOISE_SAMPLED: u64 = 1000;
 
+/// When a client that met a stopped instance should try again: it finds another one.
+const STOPPED_FOR: Duration = Duration::from_secs(1);
+
 /// One backend and its sessions.
 pub(crate) struct Instance {
     destination: Arc<str>,
@@ -114,6 +117,8 @@ struct InstanceState {
     now: Moment,
     /// The process that the output being read is from; 0 if it is none.
     pid: u32,
+    /// Why no call can be served any more: the supervisor has ended.
+    over: Option<Arc<BackendError>>,
     /// The users whose calls a panic may have lost, with how these calls fail.
     lost: VecDeque<(Arc<dyn InstanceUser>, Failure)>,
     wake_writer: bool,
@@ -224,6 +229,7 @@ impl Instance {
                 stray_output: StrayOutput::default(),
                 now: clock.now(),
                 pid: 0,
+                over: None,
                 lost: VecDeque::new(),
                 wake_writer: false,
                 wake_supervisor: false,
@@ -401,6 +407,7 @@ impl Instance {
             |state, orders| {
                 state.now = now;
                 let acted = act(state, orders);
+                state.refuse_if_over();
                 state.note_changes();
                 if state.multiplexer.is_owned() {
                     self.owned.store(true, Ordering::Relaxed);
@@ -499,16 +506,17 @@ impl Instance {
     }
 
     pub(crate) fn link_up(&self, pid: Option<u32>) {
-        // A replacement that was wanted for the predecessor does not concern this child.
-        self.take_replacement();
-        {
-            let mut state = self.lock();
+        let now = self.clock.now();
+        self.act(now, |state, _| {
+            // A replacement that was wanted for the predecessor does not concern this child.
+            state.replacement = None;
             state.link += 1;
             state.was_ready = false;
             state.stray_output = StrayOutput::default();
-        }
-        self.with(|multiplexer, now| multiplexer.handle_link_up(now));
-        self.set_health(Health::Running { pid });
+            // Set under the same lock: the server may answer as soon as the handshake is written.
+            state.health = Health::Running { pid };
+            state.multiplexer.handle_link_up(now);
+        });
     }
 
     /// Lends the child's stdin. As long as it is here the child does not see its end.
@@ -535,6 +543,16 @@ impl Instance {
     /// The server was reached and definitely refuses.
     pub(crate) fn refused(&self, failure: &Failure) {
         self.with(|multiplexer, _| multiplexer.handle_no_server(failure));
+    }
+
+    /// The supervisor has ended. A client that was given this instance before is refused: nothing
+    /// would start the server, and no deadline would be noticed.
+    pub(crate) fn end_supervision(&self) {
+        let over = Arc::new(BackendError {
+            what: "stopped".into(),
+            ..BackendError::default()
+        });
+        self.act(self.clock.now(), |state, _| state.over = Some(over));
     }
 
     /// Refuses the calls that wait for the server, and new ones.
@@ -835,6 +853,12 @@ impl InstanceState {
         }
     }
 
+    fn refuse_if_over(&mut self) {
+        if let Some(over) = &self.over {
+            self.multiplexer.handle_unavailable(over, STOPPED_FOR);
+        }
+    }
+
     fn close_inlet(&mut self) {
         self.inlet = None;
         self.link += 1;
@@ -933,6 +957,7 @@ impl Machine for InstanceState {
 #[cfg(test)]
 mod tests {
     use std::sync::{OnceLock, Weak};
+    use std::task::{Context, Wake, Waker};
 
     use futures_util::FutureExt as _;
     use parking_lot::Mutex;
@@ -1051,6 +1076,74 @@ mod tests {
             .filter_map(|message| message.text(Member::Name))
             .collect();
         assert_eq!(tools, ["t1", "t2"]);
+    }
+
+    /// A server that answers the handshake while the task that started it is still busy.
+    struct QuickServer(Weak<Instance>);
+
+    impl Wake for QuickServer {
+        fn wake(self: Arc<Self>) {
+            let instance = self.0.upgrade().expect("the instance is there");
+            let text = outgoing(&instance);
+            assert!(text.contains("initialize"), "{text}");
+            instance.receive(Bytes::from_static(WELCOME.as_bytes()), None);
+        }
+    }
+
+    #[test]
+    fn server_that_answers_before_its_start_was_noted_is_ready() {
+        let mut multiplexer = Multiplexer::new(multiplexer::Limits::default(), ClientHello::Union);
+        multiplexer.plan_eras(EraPlan::Only(Era::Legacy));
+        multiplexer.initialize_at_start();
+        let instance = Arc::new(Instance::new(
+            "demo".into(),
+            Clock::new(),
+            Arc::default(),
+            Arc::default(),
+            multiplexer,
+        ));
+        let writer = Waker::from(Arc::new(QuickServer(Arc::downgrade(&instance))));
+        let mut ready = std::pin::pin!(instance.outgoing_ready.notified());
+        let waiting = ready.as_mut().poll(&mut Context::from_waker(&writer));
+        assert!(waiting.is_pending());
+        instance.link_up(None);
+        assert!(
+            matches!(instance.health(), Health::Ready { .. }),
+            "{:?}",
+            instance.health()
+        );
+    }
+
+    /// Notes the calls that failed.
+    #[derive(Default)]
+    struct Failures(Mutex<Vec<CallKey>>);
+
+    impl InstanceUser for Failures {
+        fn deliver(&self, _: Moment, tell: Tell) {
+            if let Tell::Failed { call, .. } = tell {
+                self.0.lock().push(call);
+            }
+        }
+
+        fn lose_instance(&self, _: Moment, _: &Failure) {}
+    }
+
+    #[test]
+    fn client_that_comes_when_the_supervisor_has_ended_is_refused() {
+        let (instance, _) = welcomed(|_| {});
+        instance.link_down(&Arc::default());
+        instance.end_supervision();
+        let now = instance.clock().now();
+        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        let limits = session::Limits::default();
+        let version = Version::NEWEST_LEGACY;
+        let (_, open) = Session::open_implicit(SessionKey(1), client, limits, now, version);
+        let failures = Arc::new(Failures::default());
+        instance.attach(SessionKey(1), Arc::<Failures>::clone(&failures));
+        instance.ask(now, open);
+        instance.ask(now, call(7));
+        assert_eq!(failures.0.lock().last(), Some(&CallKey(7)));
+        assert_eq!(instance.open_calls(), 0);
     }
 
     #[test]

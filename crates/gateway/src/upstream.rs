@@ -5,6 +5,8 @@ mod instances;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -51,6 +53,8 @@ pub(crate) struct Upstream {
     settings: Arc<settings::Destination>,
     context: UpstreamContext,
     instances: Mutex<Instances>,
+    /// No instance is started any more. Changed and read under the lock of the instances.
+    is_stopped: AtomicBool,
     /// Supervisors that have not come to their end: children in use and children being ended.
     supervisors: Arc<watch::Sender<usize>>,
     /// Why nothing can be started here, if that is known beforehand.
@@ -105,6 +109,7 @@ impl Upstream {
             settings,
             context,
             instances: Mutex::default(),
+            is_stopped: AtomicBool::new(false),
             supervisors: Arc::default(),
             broken,
             metrics: Arc::default(),
@@ -327,9 +332,13 @@ impl Upstream {
         }
     }
 
-    /// Stops every instance.
+    /// Stops every instance, and starts no other one.
     pub(crate) fn stop(&self) {
-        let all = self.instances().remove_all();
+        let all = {
+            let mut instances = self.instances();
+            self.is_stopped.store(true, Relaxed);
+            instances.remove_all()
+        };
         for instance in all {
             instance.stop();
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -132,6 +133,9 @@ impl Upstream {
             }
             let equivalent = self.equivalent(&wanted);
             let mut instances = self.instances();
+            if self.is_stopped.load(Relaxed) {
+                return Err(Refusal::Retired);
+            }
             match instances.place(&wanted, equivalent.as_ref(), self.room()) {
                 Placement::Found(instance) => return Ok(instance.reserve()),
                 Placement::Claimed(instance) => {
@@ -225,6 +229,9 @@ impl Upstream {
         let wanted = self.placement().wanted_alone(client, learns);
         let plan = self.era_plan(wanted.started_for());
         let mut instances = self.instances();
+        if self.is_stopped.load(Relaxed) {
+            return None;
+        }
         match instances.place(&wanted, None, self.room()) {
             Placement::Found(instance) | Placement::Claimed(instance) => Some(instance.reserve()),
             Placement::Start => Some(self.start_instance(instances, &wanted, plan, &Credentials::new())),
@@ -312,6 +319,7 @@ impl Upstream {
                 // What goes wrong every time shall not do so all the time.
                 tokio::time::sleep(AFTER_PANIC).await;
             }
+            instance.end_supervision();
             let counters = instance.depths().counters;
             let mut pool = pool.lock();
             pool.retire(&instance, &counters);
@@ -384,6 +392,20 @@ mod tests {
         drop(chosen);
         upstream.tick(later);
         assert!(instance.is_stopping(), "no client uses it");
+    }
+
+    #[tokio::test]
+    async fn upstream_that_was_stopped_starts_no_instance() {
+        let settings = fixture::settings();
+        let destination = fixture::destination(&settings);
+        let upstream = &destination.upstream;
+        let client = Client::declaring(Principal::anonymous(), None, None);
+        let full = |limit| Err(Refusal::TooManyChildren { limit });
+        upstream.stop();
+        let refused = upstream.instance_for(None, &client, &HeaderMap::new(), full);
+        assert_eq!(refused.err(), Some(Refusal::Retired));
+        assert!(upstream.own_instance(&client).is_none());
+        assert_eq!(upstream.supervisors(), 0);
     }
 
     #[tokio::test]

@@ -267,6 +267,9 @@ impl ProcessSupervisor {
         let broken = Arc::new(Notify::new());
         // Without it everything goes by the writer.
         let pipe = stdin.as_fd().try_clone_to_owned().ok();
+        let inlet = Inlet::open(&self.instance, pipe);
+        self.instance.link_up(Some(pid));
+        // From here on, so that nothing is read before its link is up.
         // Owned, so that no second writer ever takes what is meant for the next child.
         let mut reader = tasks::Owned(tasks::spawn(
             "reader",
@@ -283,8 +286,6 @@ impl ProcessSupervisor {
             "writer",
             write(stdin, Arc::clone(&self.instance), Broken(Arc::clone(&broken))),
         ));
-        let inlet = Inlet::open(&self.instance, pipe);
-        self.instance.link_up(Some(pid));
 
         let clock = self.instance.clock();
         let since = clock.now();
