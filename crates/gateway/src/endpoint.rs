@@ -5,6 +5,8 @@ mod closing;
 mod eviction;
 mod modern_requests;
 mod old_streams;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -144,7 +146,9 @@ impl Endpoint {
         headers: &HeaderMap,
     ) -> Result<Reservation, Refusal> {
         let make_room = |limit| self.free_instance(limit, &client.principal);
-        self.upstream.instance_for(session, client, headers, make_room)
+        let found = self.upstream.instance_for(session, client, headers, make_room);
+        // If the destination has come to its end meanwhile, the client learns why.
+        found.map_err(|refusal| self.check_open().err().unwrap_or(refusal))
     }
 
     /// Returns the state of this destination; `is_configured` is false for one that drains after a
@@ -325,20 +329,51 @@ impl Endpoint {
             listener,
         ));
         handle.count_events(&self.shared.buffered);
-        self.metrics.sessions_opened.fetch_add(1, Ordering::Relaxed);
-        self.sessions().insert(id, Arc::clone(&handle));
+        // The instance knows the session before another thread can find it and end it.
         instance.attach(key, Arc::<SessionHandle>::clone(&handle));
         instance.ask(now, ask);
+        if let Err(refusal) = self.register(id, &handle) {
+            self.end(&handle);
+            return Err(refusal);
+        }
+        self.metrics.sessions_opened.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session opened");
         Ok((handle, call))
+    }
+
+    /// Adds a session to those that clients can address, unless every place is taken or the
+    /// destination has come to its end.
+    fn register(&self, id: Uuid, handle: &Arc<SessionHandle>) -> Result<(), Refusal> {
+        let principal = Principal::named(handle.principal());
+        // Another thread may have taken the place that was made.
+        while !self.insert_within_limit(id, handle) {
+            self.make_room(&principal)?;
+        }
+        // `stop` ends the sessions that it finds. If it looked before this one was there, it has
+        // set the reason before that.
+        self.check_open()
+            .inspect_err(|_| drop(self.sessions().remove(&id)))
+    }
+
+    fn insert_within_limit(&self, id: Uuid, handle: &Arc<SessionHandle>) -> bool {
+        let mut sessions = self.sessions();
+        let has_room = sessions.len() < self.settings.max_sessions;
+        if has_room {
+            sessions.insert(id, Arc::clone(handle));
+        }
+        has_room
     }
 
     /// Ends a session. Its child is ended too, if it was the session's own.
     pub(crate) fn close(&self, handle: &Arc<SessionHandle>) {
         let id = Uuid::parse_str(handle.id()).unwrap_or_default();
-        if self.sessions().remove(&id).is_none() {
-            return;
+        if self.sessions().remove(&id).is_some() {
+            self.end(handle);
         }
+    }
+
+    /// Ends a session that no client can address any more.
+    fn end(&self, handle: &SessionHandle) {
         handle.end();
         self.upstream.end_session(handle.key());
         tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session closed");

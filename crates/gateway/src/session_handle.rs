@@ -209,12 +209,20 @@ impl SessionHandle {
         {
             // It was not set before, and no other thread sets it.
             let _ = self.moved_to.set(Arc::clone(&next));
+            // If the session has ended before that, its end did not know of the move.
+            if self.is_ended() {
+                instance.forget_moved(self.key);
+            }
         }
         self.is_moving.store(false, Release);
     }
 
     pub(crate) fn is_opened(&self) -> bool {
         self.lock().session.is_opened()
+    }
+
+    fn is_ended(&self) -> bool {
+        self.lock().session.is_ended()
     }
 
     /// Returns whether the session has been idle for longer than it may.
@@ -289,12 +297,36 @@ impl SessionHandle {
 
     /// Ends the session: its calls are cancelled, its streams end.
     pub(crate) fn end(&self) {
+        self.end_if(|_| true);
+    }
+
+    /// Ends the session, unless its client has begun to use it since this usage was seen. Returns
+    /// whether it has ended.
+    pub(crate) fn end_if_still(&self, seen: Usage) -> bool {
+        self.end_if(|usage| usage == seen)
+    }
+
+    fn end_if(&self, may_end: impl FnOnce(Usage) -> bool) -> bool {
         let now = self.clock.now();
-        self.act(now, |state, orders| {
-            let ask = state.session.end();
+        let has_ended = self.act(now, |state, orders| {
+            if !may_end(state.session.usage()) {
+                return false;
+            }
+            let Some(ask) = state.session.end() else {
+                return false;
+            };
             state.poll_outputs(orders);
-            orders.extend(ask.map(SessionOrder::Ask));
+            orders.push(SessionOrder::Ask(ask));
+            true
         });
+        if has_ended {
+            self.let_go();
+        }
+        has_ended
+    }
+
+    /// Returns what an ended session held.
+    fn let_go(&self) {
         if self.moved_to.get().is_some() {
             self.first_instance.forget_moved(self.key);
         }

@@ -507,6 +507,11 @@ impl Session {
         })
     }
 
+    /// Returns whether the session has ended.
+    pub const fn is_ended(&self) -> bool {
+        self.activity.ended
+    }
+
     /// Ends the session, and with it the streams that were opened by GET.
     pub fn end(&mut self) -> Option<Ask> {
         if std::mem::replace(&mut self.activity.ended, true) {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use protocol::eviction::{self, HeldInstance, HeldSession, InstanceUsage};
+use protocol::eviction::{self, HeldInstance, HeldSession, InstanceUsage, Usage};
 use protocol::exchange::{Principal, SessionKey};
 
 use super::Endpoint;
@@ -30,9 +30,12 @@ impl Endpoint {
         });
         let held: Vec<HeldSession<'_, SessionKey>> = held.collect();
         let ended = eviction::session_to_end(self.shared.clock.now(), newcomer.as_str(), &held)
-            .and_then(|key| handles.get(&key))
+            .and_then(|key| held.iter().find(|held| held.key == key))
             .ok_or(Refusal::TooManySessions { limit })?;
-        self.evict(ended);
+        // If its client has come back meanwhile, the caller finds no room and looks again.
+        if let Some(handle) = handles.get(&ended.key) {
+            self.evict(handle, ended.usage);
+        }
         Ok(())
     }
 
@@ -63,18 +66,17 @@ impl Endpoint {
             eviction::instance_to_end(self.shared.clock.now(), newcomer.as_str(), &held)
                 .and_then(|candidate| Some((candidate, candidate.unreserved?)))
                 .ok_or(Refusal::TooManyChildren { limit })?;
-        // No new client finds the instance while its sessions end.
-        if !self
-            .upstream
-            .remove_unreserved(&ended.key, &ended.instance, unreserved)
+        let mut sessions = ended.users.iter().flatten();
+        let are_ended = sessions.all(|(handle, seen)| self.evict(handle, *seen));
+        // If a session is in use again, or the instance was chosen for another client, it stays,
+        // and the caller looks again.
+        if are_ended
+            && self
+                .upstream
+                .remove_unreserved(&ended.key, &ended.instance, unreserved)
         {
-            // It was chosen for another client meanwhile: the caller looks again.
-            return Ok(());
+            ended.instance.stop();
         }
-        for handle in ended.users.iter().flatten() {
-            self.evict(handle);
-        }
-        ended.instance.stop();
         Ok(())
     }
 
@@ -86,12 +88,21 @@ impl Endpoint {
             .collect()
     }
 
-    fn evict(&self, handle: &Arc<SessionHandle>) {
+    /// Ends a session, unless its client has begun to use it since this usage was seen. Returns
+    /// whether it is over.
+    pub(super) fn evict(&self, handle: &Arc<SessionHandle>, seen: Usage) -> bool {
+        if !handle.end_if_still(seen) {
+            return false;
+        }
         tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session evicted");
         self.metrics.sessions_evicted.fetch_add(1, Ordering::Relaxed);
         self.close(handle);
+        true
     }
 }
+
+/// A session, and how far its client used it when it was looked at.
+type SeenSession = (Arc<SessionHandle>, Usage);
 
 struct EvictionCandidate {
     key: InstanceKey,
@@ -100,22 +111,24 @@ struct EvictionCandidate {
     unreserved: Option<Unreserved>,
     /// The principal that has it to itself, if one does.
     owner: Option<String>,
-    /// The sessions that use it; `None` while a request without a session, or a task, needs it.
-    users: Option<Vec<Arc<SessionHandle>>>,
+    /// The sessions that use it, and how far; `None` while a request without a session, or a task,
+    /// needs it.
+    users: Option<Vec<SeenSession>>,
 }
 
 fn sessions_of(
     instance: &Instance,
     sessions: &HashMap<SessionKey, Arc<SessionHandle>>,
-) -> Option<Vec<Arc<SessionHandle>>> {
+) -> Option<Vec<SeenSession>> {
     let users = instance.users()?;
-    users.iter().map(|key| sessions.get(key).cloned()).collect()
+    let seen = |handle: &Arc<SessionHandle>| (Arc::clone(handle), handle.usage());
+    users.iter().map(|key| sessions.get(key).map(seen)).collect()
 }
 
-fn owner(key: &InstanceKey, users: Option<&[Arc<SessionHandle>]>) -> Option<String> {
+fn owner(key: &InstanceKey, users: Option<&[SeenSession]>) -> Option<String> {
     match key {
         InstanceKey::Clients { .. } => key.principal().map(|principal| principal.as_str().to_owned()),
-        InstanceKey::Session(_) => Some(users?.first()?.principal().to_owned()),
+        InstanceKey::Session(_) => Some(users?.first()?.0.principal().to_owned()),
         InstanceKey::Unclaimed => None,
     }
 }
@@ -127,6 +140,6 @@ fn usage(candidate: &EvictionCandidate) -> InstanceUsage {
             .instance
             .idle_since()
             .map_or(InstanceUsage::Busy, InstanceUsage::Unused),
-        Some(sessions) => InstanceUsage::Sessions(sessions.iter().map(|handle| handle.usage()).collect()),
+        Some(sessions) => InstanceUsage::Sessions(sessions.iter().map(|(_, usage)| *usage).collect()),
     }
 }

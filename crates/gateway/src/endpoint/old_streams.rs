@@ -42,24 +42,23 @@ impl OldStreams {
             opened: now,
             state: Mutex::default(),
         });
-        let open: Vec<Arc<OldStream>> = {
-            let mut streams = self.lock();
-            if streams.len() < limit {
-                streams.insert(stream.id, Arc::clone(&stream));
-                return Ok(stream);
+        loop {
+            let open: Vec<Arc<OldStream>> = {
+                let mut streams = self.lock();
+                if streams.len() < limit {
+                    streams.insert(stream.id, Arc::clone(&stream));
+                    return Ok(stream);
+                }
+                streams.values().cloned().collect()
+            };
+            let silent = open.iter().filter(|stream| stream.is_silent());
+            let silent = eviction::silent_stream_to_end(now, silent.map(|stream| (stream, stream.opened)))
+                .ok_or(Refusal::TooManySessions { limit })?;
+            // If it has a session by now, or another thread takes its place, the search goes on.
+            if silent.end_if_silent() {
+                self.lock().remove(&silent.id);
             }
-            streams.values().cloned().collect()
-        };
-        let silent = open.iter().filter(|stream| stream.is_silent());
-        let silent = eviction::silent_stream_to_end(now, silent.map(|stream| (stream, stream.opened)))
-            .ok_or(Refusal::TooManySessions { limit })?;
-        {
-            let mut streams = self.lock();
-            streams.remove(&silent.id);
-            streams.insert(stream.id, Arc::clone(&stream));
         }
-        silent.end();
-        Ok(stream)
     }
 
     /// Returns the stream with this id, if it is this principal's.
@@ -79,7 +78,7 @@ impl OldStreams {
         let streams: Vec<Arc<OldStream>> = self.lock().values().cloned().collect();
         let silent = streams.iter().filter(|stream| stream.is_silent());
         for stream in silent.filter(|stream| leaves(stream.principal.as_str())) {
-            stream.end();
+            stream.end_if_silent();
         }
     }
 }
@@ -213,6 +212,17 @@ impl OldStream {
         }
     }
 
+    /// Ends the stream if its client has sent no message. Returns whether it did.
+    fn end_if_silent(&self) -> bool {
+        self.change(|state| match state.stage {
+            Stage::Silent => {
+                state.stage = Stage::Ended;
+                true
+            }
+            Stage::Initializing(_) | Stage::Reading(_) | Stage::Ended => false,
+        })
+    }
+
     /// Ends the stream. Returns the session that ends with it.
     pub(crate) fn end(&self) -> Option<Arc<SessionHandle>> {
         self.change(|state| match std::mem::replace(&mut state.stage, Stage::Ended) {
@@ -230,4 +240,34 @@ pub(crate) enum OldStreamStep {
     Session(Arc<SessionHandle>),
     Nothing,
     Ended,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn threads_that_open_streams_keep_to_the_limit() {
+        const LIMIT: usize = 3;
+        let (streams, minutes) = (OldStreams::default(), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1_000 {
+                        // Long after those that are open, so that these may be ended.
+                        let passed = minutes.fetch_add(2, Ordering::Relaxed);
+                        let now = Moment::START.after(Duration::from_secs(60 * passed));
+                        // Refused where another thread was here with a later time.
+                        let _ = streams.open(Principal::anonymous(), now, LIMIT);
+                        let open = streams.lock().len();
+                        assert!(open <= LIMIT, "{open} streams, {LIMIT} are allowed");
+                    }
+                });
+            }
+        });
+    }
 }

@@ -50,6 +50,11 @@ pub(crate) async fn accept_loop(gateway: Arc<Gateway>, listener: TcpListener, cl
                 let (serving, slot) = (Arc::clone(&gateway), Arc::clone(&admitted.slot));
                 let closing = closing.subscribe();
                 let connection = tasks::spawn("connection", async move {
+                    // Another thread may be here before the handle is set, which the first answer
+                    // may need.
+                    while slot.handle().is_none() {
+                        tokio::task::yield_now().await;
+                    }
                     let _counted = serving.count_connection();
                     serve_connection(&serving, stream, peer, slot, closing).await;
                 });
