@@ -39,7 +39,7 @@ use crate::status::DestinationStatus;
 use crate::upstream::{Upstream, UpstreamContext};
 
 pub(crate) use closing::{CloseReason, Draining, SessionUse};
-pub(crate) use modern_requests::{CallOptions, ParkedCall};
+pub(crate) use modern_requests::{CallOptions, NoRoomToWait, ParkedCall};
 pub(crate) use old_streams::{OldStream, OldStreamStep, OldStreams};
 
 /// What all destinations have in common.

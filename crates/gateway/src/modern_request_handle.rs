@@ -194,8 +194,9 @@ impl ModernRequestHandle {
         self.act(|state, _| state.modern_request.handle_tick(now));
     }
 
-    /// Returns the answer with the server's questions under a sealed state.
-    pub(crate) fn park(&self, sealed: &str, until: Moment) -> Bytes {
+    /// Returns the answer with the server's questions under a sealed state; `None` if there are none
+    /// any more, so that the request is to be polled again.
+    pub(crate) fn park(&self, sealed: &str, until: Moment) -> Option<Bytes> {
         self.act(|state, _| state.modern_request.park(sealed, until))
     }
 
@@ -218,6 +219,17 @@ impl ModernRequestHandle {
 
     pub(crate) fn abandon(&self) {
         self.act(|state, _| state.modern_request.abandon());
+    }
+
+    /// Abandons the request if it still waits for its client. Returns whether it did.
+    pub(crate) fn abandon_if_parked(&self) -> bool {
+        self.act(|state, _| {
+            let is_parked = state.modern_request.is_parked();
+            if is_parked {
+                state.modern_request.abandon();
+            }
+            is_parked
+        })
     }
 
     /// Ends the request with a failure instead of the server's questions. Returns the answer for the client.

@@ -26,6 +26,10 @@ use crate::seal::RequestState;
 use crate::seal::state::StateSeal;
 use crate::settings::Show;
 
+/// No more calls can wait for their clients.
+#[derive(Debug)]
+pub(crate) struct NoRoomToWait;
+
 /// How a modern request is started.
 #[derive(Debug)]
 pub(crate) struct CallOptions {
@@ -190,11 +194,15 @@ impl Endpoint {
     }
 
     /// Parks a modern request whose server has asked a question. Returns the answer with the
-    /// server's questions.
-    pub(crate) fn park(&self, handle: &Arc<ModernRequestHandle>, round: u32) -> Option<bytes::Bytes> {
+    /// server's questions; `None` if there are none any more, so that the request is to be polled
+    /// again.
+    pub(crate) fn park(
+        &self,
+        handle: &Arc<ModernRequestHandle>,
+        round: u32,
+    ) -> Result<Option<bytes::Bytes>, NoRoomToWait> {
         let clock = self.shared.clock;
         let until = clock.now().after(WAITING_TIME);
-        self.make_room_to_wait(handle)?;
         let request_state = RequestState {
             modern_request: handle.name,
             round,
@@ -203,9 +211,25 @@ impl Endpoint {
         let state = self
             .shared
             .sealer
-            .seal(request_state, &self.binding(handle.principal()))?;
-        self.parked_map().insert(handle.name, Arc::clone(handle));
-        Some(handle.park(&state, until))
+            .seal(request_state, &self.binding(handle.principal()))
+            .ok_or(NoRoomToWait)?;
+        // Another thread may have taken the place that was made.
+        while !self.insert_parked(handle) {
+            self.make_room_to_wait(handle)?;
+        }
+        Ok(handle.park(&state, until))
+    }
+
+    /// Adds a request to those that wait for their clients, if there is room. Returns whether it is
+    /// there.
+    fn insert_parked(&self, handle: &Arc<ModernRequestHandle>) -> bool {
+        let limit = self.shared.limits.waiting_calls;
+        let mut parked = self.parked_map();
+        let has_room = parked.len() < limit || parked.contains_key(&handle.name);
+        if has_room {
+            parked.insert(handle.name, Arc::clone(handle));
+        }
+        has_room
     }
 
     fn parked_map(&self) -> MutexGuard<'_, HashMap<u128, Arc<ModernRequestHandle>>> {
@@ -227,20 +251,14 @@ impl Endpoint {
         waiting
     }
 
-    /// Sees to it that a call can wait for its client, if need be by giving up the oldest of a
+    /// Makes room for a call that waits for its client, if need be by giving up the oldest of a
     /// principal over its share.
-    fn make_room_to_wait(&self, handle: &ModernRequestHandle) -> Option<()> {
+    fn make_room_to_wait(&self, handle: &ModernRequestHandle) -> Result<(), NoRoomToWait> {
         let limit = self.shared.limits.waiting_calls;
-        {
-            let parked = self.parked_map();
-            if parked.len() < limit || parked.contains_key(&handle.name) {
-                return Some(());
-            }
-        }
         self.shared.limit_hits.count("waiting_calls");
         let waiting = self.waiting_requests();
         if waiting.len() < limit {
-            return Some(());
+            return Ok(());
         }
         let held = waiting.iter().map(|waiting| HeldCall {
             key: waiting,
@@ -248,10 +266,12 @@ impl Endpoint {
             waits_until: waiting.waits_until(),
         });
         let held: Vec<HeldCall<'_, &Arc<ModernRequestHandle>>> = held.collect();
-        let given_up = eviction::waiting_call_to_give_up(handle.principal(), &held)?;
-        self.parked_map().remove(&given_up.name);
-        given_up.abandon();
-        Some(())
+        let given_up = eviction::waiting_call_to_give_up(handle.principal(), &held).ok_or(NoRoomToWait)?;
+        // If its client has come back meanwhile, the caller looks again.
+        if given_up.abandon_if_parked() {
+            self.parked_map().remove(&given_up.name);
+        }
+        Ok(())
     }
 
     /// Returns the parked modern request that a state names, and the round it is for: here, or

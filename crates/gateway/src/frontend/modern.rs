@@ -19,7 +19,7 @@ use protocol::wire::sse;
 use super::body::Body;
 use super::head::Head;
 use super::keep_alive::KeepAlive;
-use crate::endpoint::{CallOptions, Endpoint, ParkedCall};
+use crate::endpoint::{CallOptions, Endpoint, NoRoomToWait, ParkedCall};
 use crate::frontend::respond;
 use crate::guard::Caller;
 use crate::guard::limits::Permit;
@@ -96,32 +96,37 @@ pub(super) async fn post(
             modern_request.ok_or(Refusal::Modern(InvalidRequest::NoSuchMethod))?
         }
     };
-    Ok(match handle.answer().await {
-        FirstOutcome::Complete { body, failure } => {
-            let status = match &failure {
-                Some(failure) => reply::modern_failure_status(message.method(), accepts, failure),
-                None => StatusCode::from_u16(handle.answer_status()).unwrap_or(StatusCode::OK),
-            };
-            complete(status, body, failure.as_ref())
-        }
-        FirstOutcome::Ask { round } => respond::json(StatusCode::OK, put(destination, &handle, round)),
-        FirstOutcome::Stream => {
-            // A call comes to its end; a listen must be ended.
-            let time = (classified == Classified::Listen)
-                .then(|| caller.time_left(SystemTime::now()))
-                .flatten();
-            let events = ModernRequestEvents::new(Arc::clone(destination), handle, time);
-            respond::events(Body::modern_request(events))
-        }
-    })
+    loop {
+        return Ok(match handle.answer().await {
+            FirstOutcome::Complete { body, failure } => {
+                let status = match &failure {
+                    Some(failure) => reply::modern_failure_status(message.method(), accepts, failure),
+                    None => StatusCode::from_u16(handle.answer_status()).unwrap_or(StatusCode::OK),
+                };
+                complete(status, body, failure.as_ref())
+            }
+            FirstOutcome::Ask { round } => match put(destination, &handle, round) {
+                Some(body) => respond::json(StatusCode::OK, body),
+                None => continue,
+            },
+            FirstOutcome::Stream => {
+                // A call comes to its end; a listen must be ended.
+                let time = (classified == Classified::Listen)
+                    .then(|| caller.time_left(SystemTime::now()))
+                    .flatten();
+                let events = ModernRequestEvents::new(Arc::clone(destination), handle, time);
+                respond::events(Body::modern_request(events))
+            }
+        });
+    }
 }
 
-/// Returns the answer that puts a server's questions to the client; or a failure, where no more calls can wait for
-/// their clients.
-pub(super) fn put(destination: &Endpoint, handle: &Arc<ModernRequestHandle>, round: u32) -> Bytes {
-    destination.park(handle, round).unwrap_or_else(|| {
+/// Returns the answer that puts a server's questions to the client; or a failure, where no more calls
+/// can wait for their clients. `None`: there are no questions any more, and the request is to be polled again.
+pub(super) fn put(destination: &Endpoint, handle: &Arc<ModernRequestHandle>, round: u32) -> Option<Bytes> {
+    destination.park(handle, round).unwrap_or_else(|NoRoomToWait| {
         let limit = "calls waiting for their clients";
-        handle.fail(Failure::Overloaded { limit })
+        Some(handle.fail(Failure::Overloaded { limit }))
     })
 }
 
@@ -237,14 +242,19 @@ impl ModernRequestEvents {
             self.handle.dismiss();
         }
         let mut out = BytesMut::new();
-        match self.handle.read(&mut out, &mut self.debounce, context) {
-            Reading::Open => {}
-            Reading::Ended => self.ended = true,
-            Reading::Ask { round } => {
-                let body = put(&self.destination, &self.handle, round);
-                sse::write_message(&mut out, None, &body);
-                self.ended = true;
+        loop {
+            match self.handle.read(&mut out, &mut self.debounce, context) {
+                Reading::Open => {}
+                Reading::Ended => self.ended = true,
+                Reading::Ask { round } => {
+                    let Some(body) = put(&self.destination, &self.handle, round) else {
+                        continue;
+                    };
+                    sse::write_message(&mut out, None, &body);
+                    self.ended = true;
+                }
             }
+            break;
         }
         if !out.is_empty() {
             self.time.note_sent();
@@ -309,7 +319,7 @@ mod tests {
                 message: Message::scan(Bytes::from(question)).expect("a message"),
             },
         );
-        let answer = put(&destination, &handle, 0);
+        let answer = put(&destination, &handle, 0).expect("there is a question");
         assert!(
             answer.starts_with(br#"{"jsonrpc":"2.0","id":7,"error""#),
             "{answer:?}"

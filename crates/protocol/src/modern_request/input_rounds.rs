@@ -146,12 +146,17 @@ impl ModernRequest {
     }
 
     /// Returns the server's questions for the client. The attached request ends with them, and the call
-    /// waits for the client until `until`.
-    pub fn park(&mut self, state: &str, until: Moment) -> Bytes {
+    /// waits for the client until `until`. Returns `None`, and changes nothing, if there is no question any more: the
+    /// server may have answered or withdrawn it since the questions were due. The request is then polled again.
+    pub fn park(&mut self, state: &str, until: Moment) -> Option<Bytes> {
+        let is_running = matches!(self.stage, Stage::Running) && self.outcome.is_none();
+        if !is_running || !self.rounds.is_open() {
+            return None;
+        }
         let body = modern::lower_input_required(self.response.id(), self.rounds.questions(), state);
         self.stage = Stage::Parked { newest: None, until };
         self.record(Ending::InputRequired, body.clone());
-        body
+        Some(body)
     }
 
     /// Continues the call under the new request of its client.

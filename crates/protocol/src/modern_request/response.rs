@@ -156,7 +156,15 @@ impl ModernRequest {
             return Answer::Stream;
         }
         if self.outcome.is_none() && !self.rounds.is_open() {
-            return Answer::Waiting;
+            if !self.is_over() {
+                return Answer::Waiting;
+            }
+            // It was abandoned while its client waited.
+            let failure = Failure::SessionEnded;
+            return Answer::Complete {
+                body: modern::lower_failure(self.response.id(), &failure),
+                failure: Some(failure),
+            };
         }
         if self.response.must_stream() {
             return Answer::Stream;
@@ -285,6 +293,7 @@ mod tests {
     use crate::version::Era;
 
     const SESSION: SessionKey = SessionKey(1);
+    const RESULT: &str = r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#;
 
     fn modern_request() -> ModernRequest {
         let call = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#;
@@ -333,7 +342,8 @@ mod tests {
         assert_eq!(modern_request.waits_until(), None);
         modern_request.handle_tick(until);
         assert!(!modern_request.is_over(), "its client is there");
-        modern_request.park("state", until);
+        modern_request.handle_tell(Moment::START, question(1));
+        assert!(modern_request.park("state", until).is_some());
         assert_eq!(modern_request.waits_until(), Some(until));
         modern_request.handle_tick(Moment::START);
         assert!(modern_request.is_parked());
@@ -380,18 +390,57 @@ mod tests {
         assert_eq!(outputs.iter().filter(|output| is_closed(output)).count(), 1);
     }
 
+    fn question(number: u64) -> Tell {
+        Tell::Question {
+            session: SESSION,
+            call: Some(CallKey(1)),
+            question: QuestionKey(number),
+            message: Message::own(r#"{"jsonrpc":"2.0","id":3,"method":"elicitation/create"}"#.into()),
+        }
+    }
+
+    #[test]
+    fn question_that_was_answered_or_withdrawn_before_it_was_parked_is_not_asked() {
+        let due = Moment::START.after(Duration::from_millis(20));
+        let until = Moment::START.after(WAITING_TIME);
+        let withdrawn = Tell::Withdrawn {
+            session: SESSION,
+            question: QuestionKey(1),
+            message: None,
+        };
+        for meanwhile in [reply(RESULT), withdrawn] {
+            let is_reply = matches!(meanwhile, Tell::Reply { .. });
+            let mut modern_request = modern_request();
+            modern_request.handle_tell(Moment::START, question(1));
+            let answer = modern_request.poll_answer(due);
+            assert!(matches!(answer, Answer::Ask { round: 0 }));
+            modern_request.handle_tell(due, meanwhile);
+            assert_eq!(modern_request.park("state", until), None);
+            let answer = modern_request.poll_answer(due);
+            let is_complete = matches!(answer, Answer::Complete { failure: None, .. });
+            assert_eq!(is_complete, is_reply, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn client_that_waits_for_an_abandoned_request_gets_an_answer() {
+        let mut modern_request = modern_request();
+        modern_request.abandon();
+        assert!(matches!(
+            modern_request.poll_answer(Moment::START),
+            Answer::Complete {
+                failure: Some(Failure::SessionEnded),
+                ..
+            }
+        ));
+    }
+
     #[test]
     fn questions_that_a_server_asks_at_once_are_given_out_together() {
         let mut modern_request = modern_request();
         let at = |millis| Moment::START.after(Duration::from_millis(millis));
-        for (question, millis) in [(1, 0), (2, 15)] {
-            let tell = Tell::Question {
-                session: SESSION,
-                call: Some(CallKey(1)),
-                question: QuestionKey(question),
-                message: Message::own(r#"{"jsonrpc":"2.0","id":3,"method":"elicitation/create"}"#.into()),
-            };
-            modern_request.handle_tell(at(millis), tell);
+        for (number, millis) in [(1, 0), (2, 15)] {
+            modern_request.handle_tell(at(millis), question(number));
             assert!(matches!(modern_request.poll_answer(at(19)), Answer::Waiting));
         }
         assert_eq!(modern_request.next_deadline(), Some(at(20)));
@@ -399,7 +448,8 @@ mod tests {
             modern_request.poll_answer(at(20)),
             Answer::Ask { round: 0 }
         ));
-        let asked = String::from_utf8(modern_request.park("s", at(100)).to_vec()).unwrap();
+        let asked = modern_request.park("s", at(100)).expect("there are questions");
+        let asked = String::from_utf8(asked.to_vec()).unwrap();
         assert!(asked.contains(r#""k1""#) && asked.contains(r#""k2""#), "{asked}");
         assert_eq!(modern_request.next_deadline(), None);
     }
@@ -407,13 +457,7 @@ mod tests {
     #[test]
     fn an_answer_after_a_disconnect_is_recorded() {
         let mut modern_request = modern_request();
-        let reply = Tell::Reply {
-            session: SESSION,
-            call: CallKey(1),
-            message: Message::own(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#.into()),
-            era: Era::Modern,
-        };
-        modern_request.handle_tell(Moment::START, reply);
+        modern_request.handle_tell(Moment::START, reply(RESULT));
         modern_request.handle_disconnect();
         modern_request.handle_disconnect();
         let recorded = std::iter::from_fn(|| modern_request.poll_output())
@@ -434,10 +478,7 @@ mod tests {
     fn modern_request_is_over_when_its_answer_was_taken() {
         let mut modern_request = modern_request();
         assert!(!modern_request.is_over());
-        modern_request.handle_tell(
-            Moment::START,
-            reply(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#),
-        );
+        modern_request.handle_tell(Moment::START, reply(RESULT));
         assert!(!modern_request.is_over());
         assert!(matches!(
             modern_request.poll_answer(Moment::START),

@@ -211,7 +211,9 @@ impl Fixture {
         }
         if let Some(round) = asked {
             let state = format!("{SEAL}{} {round}", key.0);
-            let body = read(&trip.modern_request.park(&state, self.now.after(WAITING_TIME)));
+            let until = self.now.after(WAITING_TIME);
+            let asked = trip.modern_request.park(&state, until);
+            let body = read(&asked.expect("the questions are due"));
             self.sealed.insert(state, (key, round));
             trip.post = Post::Gone;
             if streamed {

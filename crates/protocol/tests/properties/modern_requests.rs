@@ -265,7 +265,8 @@ impl Trip {
     fn parked(&mut self, id: &Bytes, round: u32) {
         let body = self
             .modern_request
-            .park("sealed", Moment::START.after(WAITING_TIME));
+            .park("sealed", Moment::START.after(WAITING_TIME))
+            .expect("the questions are due");
         self.round = Some(round);
         self.answered(id, &body);
     }

@@ -392,7 +392,8 @@ impl SimulationRun {
                 });
             }
             let until = self.now.after(PARKED_FOR);
-            let body = self.modern_calls[at].modern_request.park("sealed", until);
+            let asked = self.modern_calls[at].modern_request.park("sealed", until);
+            let body = asked.expect("the questions are due");
             self.modern_calls[at].state = ModernCallState::Parked { round, until };
             self.modern_calls[at].round = Some(round);
             self.modern_request_ended(at, &body);

@@ -62,8 +62,9 @@ impl StdioClient {
                     return self.with(|client, _| client.handle_failure(modern_request, &line));
                 }
                 Next::Ask { round } => {
-                    let line = put(&self.destination, &handle.0, round);
-                    return self.with(|client, _| client.handle_answer(modern_request, &line));
+                    if let Some(line) = put(&self.destination, &handle.0, round) {
+                        return self.with(|client, _| client.handle_answer(modern_request, &line));
+                    }
                 }
                 Next::Nothing => {
                     let line = modern::lower_failure(&id, &Failure::SessionEnded);
