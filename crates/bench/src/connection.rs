@@ -9,18 +9,46 @@ use memchr::memmem;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::tls::{Tls, TlsStream};
+
 const CHUNK: usize = 64 << 10;
 
 /// One connection, with one request at a time.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: Wire,
     input: Vec<u8>,
     /// How much of `input` holds bytes, and how much of that is used up.
     filled: usize,
     used: usize,
     /// The body of a chunked answer.
     body: Vec<u8>,
+}
+
+/// What the bytes go through.
+#[derive(Debug)]
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<TlsStream>),
+}
+
+impl Wire {
+    async fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.write_all(bytes).await,
+            Self::Tls(stream) => {
+                stream.write_all(bytes).await?;
+                stream.flush().await
+            }
+        }
+    }
+
+    async fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(into).await,
+            Self::Tls(stream) => stream.read(into).await,
+        }
+    }
 }
 
 /// An answer, as far as it matters here.
@@ -45,15 +73,22 @@ enum Length {
 
 impl Connection {
     pub async fn open(address: SocketAddr) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(address).await.context("cannot connect")?;
-        stream.set_nodelay(true).context("cannot set TCP_NODELAY")?;
-        Ok(Self {
+        Ok(Self::over(Wire::Plain(connect(address).await?)))
+    }
+
+    pub async fn open_tls(address: SocketAddr, tls: &Tls) -> anyhow::Result<Self> {
+        let stream = tls.connect(connect(address).await?).await?;
+        Ok(Self::over(Wire::Tls(Box::new(stream))))
+    }
+
+    fn over(stream: Wire) -> Self {
+        Self {
             stream,
             input: vec![0; CHUNK],
             filled: 0,
             used: 0,
             body: Vec::new(),
-        })
+        }
     }
 
     /// Sends a request and reads the whole answer.
@@ -132,6 +167,12 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+async fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await.context("cannot connect")?;
+    stream.set_nodelay(true).context("cannot set TCP_NODELAY")?;
+    Ok(stream)
 }
 
 /// An open stream of events.

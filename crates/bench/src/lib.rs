@@ -24,3 +24,5 @@ pub mod runner;
 pub mod sdk;
 pub mod shallow;
 pub mod system;
+pub mod threads;
+pub mod tls;

@@ -15,6 +15,7 @@ use crate::handler::Era;
 use crate::meter;
 use crate::request::{self, Call, Front, INITIALIZED, Session};
 use crate::shallow::{Members, unquoted};
+use crate::tls::Tls;
 
 /// Who is measured.
 #[derive(Debug, Clone)]
@@ -27,9 +28,19 @@ pub struct Target {
     pub token: Option<String>,
     /// The words of its clients.
     pub words: Era,
+    /// Set where it is reached over TLS.
+    pub tls: Option<Tls>,
 }
 
 impl Target {
+    /// Opens a connection to it.
+    pub async fn connect(&self) -> anyhow::Result<Connection> {
+        match &self.tls {
+            Some(tls) => Connection::open_tls(self.address, tls).await,
+            None => Connection::open(self.address).await,
+        }
+    }
+
     fn front<'a>(&'a self, path: &'a str) -> Front<'a> {
         Front {
             address: self.address,
@@ -140,7 +151,7 @@ fn refusal(answer: &Answer<'_>) -> String {
 
 /// Opens so many sessions, spread over the target's destinations.
 pub async fn open_sessions(target: &Target, count: usize) -> anyhow::Result<Rc<Vec<Session>>> {
-    let mut connection = Connection::open(target.address).await?;
+    let mut connection = target.connect().await?;
     let mut sessions = Vec::with_capacity(count);
     for path in target.paths.iter().cycle().take(count) {
         sessions.push(open_session(&mut connection, target, path).await?);
@@ -164,7 +175,7 @@ pub async fn closed_loop(
 ) -> anyhow::Result<Outcome> {
     let mut connections = Vec::with_capacity(in_flight);
     for _ in 0..in_flight {
-        connections.push(Connection::open(target.address).await?);
+        connections.push(target.connect().await?);
     }
     let cpu = meter::cpu(target.pid)?;
     let started = Instant::now();
@@ -261,7 +272,7 @@ pub async fn paced(
     const CONNECTIONS: u32 = 16;
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
-        connections.push(Connection::open(target.address).await?);
+        connections.push(target.connect().await?);
     }
     let cpu = meter::cpu(target.pid)?;
     let started = Instant::now();
@@ -311,7 +322,7 @@ async fn pacer(
 pub async fn churn(target: &Target, at_a_time: usize, until: Until) -> anyhow::Result<Outcome> {
     let mut connections = Vec::new();
     for _ in 0..at_a_time {
-        connections.push(Connection::open(target.address).await?);
+        connections.push(target.connect().await?);
     }
     let cpu = meter::cpu(target.pid)?;
     let started = Instant::now();

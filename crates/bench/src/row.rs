@@ -16,6 +16,7 @@ use crate::pipe::Pipe;
 use crate::request::{Call, Session};
 use crate::sdk;
 use crate::system::{Credentials, Programs, Running, Setup, System};
+use crate::threads;
 
 /// One kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,7 @@ pub enum Row {
     Everything,
     Translation,
     Overload,
+    Threads,
     Remote,
     Remote1M,
     RemoteProgress,
@@ -49,7 +51,7 @@ pub enum Row {
     ConnectIdle,
 }
 
-pub const ALL: [Row; 27] = [
+pub const ALL: [Row; 28] = [
     Row::Flight64,
     Row::Flight16,
     Row::Flight1,
@@ -69,6 +71,7 @@ pub const ALL: [Row; 27] = [
     Row::Everything,
     Row::Translation,
     Row::Overload,
+    Row::Threads,
     Row::Remote,
     Row::Remote1M,
     Row::RemoteProgress,
@@ -133,6 +136,7 @@ impl Row {
             Self::Everything => "everything",
             Self::Translation => "translation",
             Self::Overload => "overload",
+            Self::Threads => "threads",
             Self::Remote => "remote",
             Self::Remote1M => "remote-1mb",
             Self::RemoteProgress => "remote-progress",
@@ -167,6 +171,7 @@ impl Row {
             }
             Self::Translation => "64 in flight between the eras, against the same client within its era",
             Self::Overload => "ten times as many calls as can be done",
+            Self::Threads => "one thread against two",
             Self::Remote => "64 in flight, 16 sessions, in front of native",
             Self::Remote1M => "1 MB payload, 4 in flight, in front of native",
             Self::RemoteProgress => "call with 10 progress messages, 16 in flight, in front of native",
@@ -219,6 +224,11 @@ impl Row {
                 Bytes("memory growth after the first sixth"),
                 Millis("until all is normal again"),
             ],
+            Self::Threads => &[
+                Millis("p99 of small calls beside 10 MB messages, one thread"),
+                Millis("the same, two threads"),
+                Factor("calls/s with TLS, signed tokens and audit of bodies, two threads against one, ×"),
+            ],
             Self::Destinations => &[
                 Factor("CPU per call with one in use, ×"),
                 Factor("CPU per call with all in use, ×"),
@@ -235,9 +245,12 @@ impl Row {
             | Self::ConnectSdk
             | Self::ConnectStart
             | Self::ConnectIdle => system == System::Native || connect::is_possible(system),
-            Self::Destinations | Self::Audit | Self::Everything | Self::Translation | Self::Overload => {
-                system == System::Rialto
-            }
+            Self::Destinations
+            | Self::Audit
+            | Self::Everything
+            | Self::Translation
+            | Self::Overload
+            | Self::Threads => system == System::Rialto,
             Self::Sessions | Self::Remote | Self::Remote1M | Self::RemoteProgress => {
                 matches!(system, System::Native | System::Rialto)
             }
@@ -290,6 +303,11 @@ impl Row {
             }
             Self::Translation => measure_translation(system, programs, effort).await,
             Self::Overload => measure_overload(system, programs, effort).await,
+            Self::Threads => {
+                let latency = threads::beside_large_messages(programs, effort).await?;
+                let rate = threads::heavy_calls(programs, effort).await?;
+                Ok(vec![latency.one, latency.two, rate.two / rate.one])
+            }
             Self::Payload10M
             | Self::Flight64
             | Self::Flight16
@@ -343,6 +361,7 @@ impl Row {
             | Self::Everything
             | Self::Translation
             | Self::Overload
+            | Self::Threads
             | Self::Remote => (16, 64, PLAIN),
             Self::ConnectFlight64 => (1, 64, PLAIN),
             Self::Flight16 => (4, 16, PLAIN),
@@ -421,6 +440,7 @@ impl Row {
             | Self::Everything
             | Self::Translation
             | Self::Overload
+            | Self::Threads
             | Self::Remote
             | Self::Remote1M
             | Self::RemoteProgress

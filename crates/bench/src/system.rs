@@ -15,6 +15,7 @@ use crate::handler::Era;
 use crate::issuer::Issuer;
 use crate::load::Target;
 use crate::request::{self, Front};
+use crate::tls::Tls;
 
 /// Who is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,6 +67,14 @@ pub enum Setup {
     },
     /// In front of the native server instead of a child (Rialto only; the native server itself is as ever).
     Remote,
+    /// One destination for small calls and one for large messages, with so many threads (Rialto only).
+    Beside {
+        threads: usize,
+    },
+    /// TLS, signed tokens and an audit log with bodies, with so many threads (Rialto only).
+    Heavy {
+        threads: usize,
+    },
 }
 
 /// What callers show who are asked who they are.
@@ -145,11 +154,16 @@ impl System {
             _ => None,
         };
         let issuer = match setup {
-            Setup::Everything(Credentials::Jwt) => Some(Issuer::start()?),
+            Setup::Everything(Credentials::Jwt) | Setup::Heavy { .. } => Some(Issuer::start()?),
+            _ => None,
+        };
+        let tls = match setup {
+            Setup::Heavy { .. } => Some(Tls::write_certificate(files.path())?),
             _ => None,
         };
         let token = match (setup, &issuer) {
             (Setup::Everything(Credentials::Token), _) => Some(STATIC_TOKEN.0.to_owned()),
+            (Setup::Heavy { .. }, Some(issuer)) => Some(issuer.token(&format!("https://{address}/echo/mcp"))),
             (_, Some(issuer)) => Some(issuer.token(&format!("http://{address}/echo/mcp"))),
             (_, None) => None,
         };
@@ -174,7 +188,8 @@ impl System {
             .with_context(|| format!("{first} does not start"))?;
         let paths = match setup {
             Setup::Destinations(count) => (1..=count).map(|number| format!("/d{number}/mcp")).collect(),
-            Setup::Everything(_) | Setup::Narrow { .. } => vec!["/echo/mcp".to_owned()],
+            Setup::Everything(_) | Setup::Narrow { .. } | Setup::Heavy { .. } => vec!["/echo/mcp".to_owned()],
+            Setup::Beside { .. } => vec!["/small/mcp".to_owned(), "/large/mcp".to_owned()],
             Setup::Remote => vec!["/native/mcp".to_owned()],
             Setup::Plain | Setup::LargeMessages | Setup::Audit | Setup::ModernServer => {
                 vec!["/mcp".to_owned()]
@@ -185,7 +200,12 @@ impl System {
             path: paths.first().map_or("/mcp", String::as_str),
             token: token.as_deref(),
         };
-        let first_answer = match wait_for_answer(front, started, &mut child) {
+        let answered = match tls {
+            // The first call waits for the rest.
+            Some(_) => wait_for_listener(address, started, &mut child),
+            None => wait_for_answer(front, started, &mut child),
+        };
+        let first_answer = match answered {
             Ok(time) => time,
             Err(error) => {
                 let said = std::fs::read_to_string(&log).unwrap_or_default();
@@ -201,6 +221,7 @@ impl System {
                 paths,
                 token,
                 words: Era::Legacy,
+                tls,
             },
             first_answer,
             child,
@@ -236,7 +257,11 @@ impl System {
                         let audit = files.join("audit.jsonl").to_string_lossy().into_owned();
                         all.extend(words(&["--audit", &audit]));
                     }
-                    Setup::Destinations(_) | Setup::Everything(_) | Setup::Narrow { .. } => {
+                    Setup::Destinations(_)
+                    | Setup::Everything(_)
+                    | Setup::Narrow { .. }
+                    | Setup::Beside { .. }
+                    | Setup::Heavy { .. } => {
                         let config = files.join("destinations.yml");
                         let text = configuration(setup, &echo, files, issuer);
                         std::fs::write(&config, text).context("cannot write a configuration")?;
@@ -261,7 +286,9 @@ impl System {
                 | Setup::Everything(_)
                 | Setup::ModernServer
                 | Setup::Narrow { .. }
-                | Setup::Remote,
+                | Setup::Remote
+                | Setup::Beside { .. }
+                | Setup::Heavy { .. },
             ) => {
                 bail!("there is no such setting")
             }
@@ -329,6 +356,17 @@ fn configuration(setup: Setup, echo: &str, files: &Path, issuer: Option<&Issuer>
                 Some(issuer) => format!("jwt: {{ issuer: '{}' }}", issuer.url()),
                 None => format!("tokens: [{{ name: bench, hash: '{}' }}]", STATIC_TOKEN.1),
             },
+        ),
+        Setup::Beside { threads } => format!(
+            "threads: {threads}\nmax_message_bytes: 16MiB\ndestinations:\n  small:\n    command: ['{echo}']\n  \
+             large:\n    command: ['{echo}']\n"
+        ),
+        Setup::Heavy { threads } => format!(
+            "threads: {threads}\ntls: {{ cert: cert.pem, key: key.pem }}\n\
+             audit: {{ sink: {audit}, bodies: true }}\nauth: {{ jwt: {{ issuer: '{issuer}' }} }}\n\
+             destinations:\n  echo:\n    command: ['{echo}']\n",
+            audit = files.join("audit.jsonl").display(),
+            issuer = issuer.map_or_else(String::new, |issuer| issuer.url().to_string()),
         ),
         Setup::Narrow { calls } => format!(
             "limits: {{ calls: {calls} }}\ndestinations:\n  echo:\n    command: ['{echo}', '{delay}']\n",
@@ -410,6 +448,20 @@ fn wait_for_answer(front: Front<'_>, started: Instant, child: &mut Child) -> any
         std::thread::sleep(Duration::from_micros(200));
     }
     Err(trouble.context("no answer"))
+}
+
+/// Waits until connections are accepted.
+fn wait_for_listener(address: SocketAddr, started: Instant, child: &mut Child) -> anyhow::Result<Duration> {
+    while started.elapsed() < START_PATIENCE {
+        if TcpStream::connect(address).is_ok() {
+            return Ok(started.elapsed());
+        }
+        if let Ok(Some(status)) = child.try_wait() {
+            bail!("ended with {status}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    bail!("never listened")
 }
 
 fn ask(address: SocketAddr, request: &[u8]) -> anyhow::Result<()> {
