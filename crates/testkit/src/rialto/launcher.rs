@@ -20,6 +20,9 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 /// The variables of the test's own environment that Rialto may see; a developer's `RIALTO_…` must not.
 const ENVIRONMENT: [&str; 6] = ["PATH", "HOME", "USER", "TMPDIR", "LANG", "LLVM_PROFILE_FILE"];
 
+/// How many threads Rialto serves with in tests that do not set it themselves.
+const THREADS: &str = "TESTKIT_THREADS";
+
 /// A Rialto that has not started yet.
 #[derive(Debug)]
 pub struct Launcher {
@@ -222,6 +225,9 @@ impl Launcher {
                 .iter()
                 .filter_map(|name| std::env::var_os(name).map(|value| (*name, value))),
         );
+        if let Some(threads) = std::env::var_os(THREADS) {
+            command.env("RIALTO_THREADS", threads);
+        }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
             .stdin(Stdio::null())
