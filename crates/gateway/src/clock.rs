@@ -34,7 +34,7 @@ impl Clock {
         tokio::time::sleep_until((self.start + moment.elapsed()).into())
     }
 
-    /// Comes back when the moment is reached; never, for no moment.
+    /// Waits for the moment; for no moment, without end.
     pub(crate) async fn reach(self, moment: Option<Moment>) -> Moment {
         match moment {
             Some(moment) => {
@@ -60,7 +60,7 @@ impl Alarm {
         Self { clock, armed: None }
     }
 
-    /// Comes back when the moment is reached, or earlier; never, for no moment.
+    /// Waits for the moment, or less; for no moment, without end.
     pub(crate) async fn ring(&mut self, moment: Option<Moment>) -> Moment {
         let Some(moment) = moment else {
             return std::future::pending().await;

@@ -890,7 +890,7 @@ impl InstanceState {
             self.stray_output.lines += 1;
             self.stray_output.first.get_or_insert_with(|| one_line(line));
         }
-        // A server that floods its stdout must not flood our log.
+        // A server that floods its stdout must not flood the log.
         let count = self.multiplexer.counters().noise;
         if count <= NOISE_LOGGED || count.is_multiple_of(NOISE_SAMPLED) {
             let (destination, pid) = (&*self.destination, self.pid);

@@ -44,8 +44,8 @@ const BOUNDS: [u64; 16] = [
     120_000_000,
 ];
 
-/// Counts by a word of ours. For what is rare: it takes a lock, and holds as many words as the code
-/// has.
+/// Counts by a word of Rialto. For what is rare: it takes a lock, and holds as many words as the
+/// code has.
 #[derive(Debug)]
 pub(crate) struct LabelledCounter<K>(Mutex<BTreeMap<K, u64>>);
 

@@ -1,6 +1,6 @@
 //! Containment of panics: a panic while a call is served ends that call alone.
 //!
-//! A panic is a mistake of ours. It costs the call in which it happened, or the link of one
+//! A panic is a bug of Rialto. It costs the call in which it happened, or the link of one
 //! instance, and nothing else: the frontend answers 500, a supervisor begins anew.
 //! [`crate::fault_injection`] tests that.
 

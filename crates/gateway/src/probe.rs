@@ -1,4 +1,4 @@
-//! Trying a destination out: start it, shake hands, look at its tools. What `rialto check` shows.
+//! The probe of `rialto check`: starts a destination, makes the handshake, counts its tools.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,8 +132,7 @@ async fn open_session(
     Ok((handle, welcome))
 }
 
-/// Counts the tools, page by page; a server that never comes to an end is stopped at a generous
-/// number.
+/// Counts the tools, page by page, up to a limit of pages.
 async fn count_tools(handle: &Arc<SessionHandle>) -> Result<usize, String> {
     const PAGES: usize = 100;
     let mut count = 0;
@@ -163,7 +162,7 @@ fn message(text: String) -> Result<Message, String> {
     Message::scan(Bytes::from(text)).map_err(|error| error.to_string())
 }
 
-/// Returns a server's words for a person at a terminal.
+/// Returns a text of a server, escaped for a terminal.
 fn shown(text: &str) -> String {
     escape::one_line(text, escape::MAX_VALUE_BYTES)
 }

@@ -128,7 +128,7 @@ pub(crate) enum Refusal {
     Retired,
     /// The audit log cannot be written, and calls without a record are not wanted.
     AuditUnavailable,
-    /// A panic, which is a mistake of ours.
+    /// A panic, which is a mistake of Rialto.
     Panicked,
 }
 

@@ -47,7 +47,7 @@ impl RequestState {
     }
 }
 
-/// A state of ours that was opened.
+/// A state of Rialto that was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Opened {
     pub(crate) request_state: RequestState,

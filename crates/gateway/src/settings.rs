@@ -84,7 +84,7 @@ pub struct Settings {
     pub keep_going: bool,
 }
 
-/// The files of our own certificate, in PEM.
+/// The files of the certificate, in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSettings {
     /// The certificate and those that lead to its issuer.

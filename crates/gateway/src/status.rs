@@ -89,7 +89,8 @@ pub(crate) struct LimitHit {
     pub(crate) ago: Duration,
 }
 
-/// What an instance, or the best instance of a destination, does.
+/// The kind of a [`Health`], from the worst to the best: of an instance, or of the best instance of
+/// a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HealthKind {
     Failed,

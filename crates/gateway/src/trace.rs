@@ -113,12 +113,12 @@ impl Drop for OpenSpan {
     }
 }
 
-/// Why an answer is none, for the span of its request. Travels among the extensions of a response.
+/// The reason of a failed call, for the span of its request. It is an extension of the response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Failed(pub(crate) &'static str);
 
-/// Looks at a request's context; `is_traced` if its headers have one. Returns the message to pass
-/// on, and the span that it begins where there is a sink.
+/// Reads the trace context of a request; `is_traced` if its headers have one. Returns the message
+/// to pass on, and the span that begins where there is a sink.
 pub(crate) fn begin(
     sink: Option<&Arc<SpanSink>>,
     destination: &str,

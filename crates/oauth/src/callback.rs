@@ -1,4 +1,4 @@
-//! The authorization response: does it belong to our request, and does it come from the server that
+//! The authorization response: does it belong to the request, and does it come from the server that
 //! was asked?
 //!
 //! A refusal (`error=…`) must pass the same checks as a code before a word of it is shown
@@ -31,7 +31,7 @@ pub(crate) struct Code(pub(crate) Secret);
 /// What a request to the callback is.
 #[derive(Debug, Clone)]
 pub(crate) enum CallbackRequest {
-    /// Not an answer to our request: a wrong state, or none. Any web page can send that, so it ends
+    /// Not an answer to the request: a wrong state, or none. Any web page can send that, so it ends
     /// nothing.
     Unrelated,
     Answer(Result<Code, SignInError>),

@@ -72,7 +72,7 @@ pub(crate) struct Client {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) secret: Option<Secret>,
     pub(crate) auth: TokenAuth,
-    /// Set if it was registered by us: with this redirect URI, and good for no other.
+    /// Set if it was registered by Rialto: with this redirect URI, and good for no other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) registered_for: Option<String>,
 }
@@ -110,7 +110,7 @@ pub(crate) enum Choice {
     },
     /// The authorization server takes no registration.
     Nothing,
-    /// Its token endpoint wants a proof that we cannot give.
+    /// Its token endpoint wants a proof that Rialto cannot give.
     NoProof,
 }
 

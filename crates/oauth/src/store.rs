@@ -31,7 +31,7 @@ pub(crate) use lock::Lock;
 const ENTRIES: usize = 8;
 /// Clients registered by hand per endpoint whose issuer is remembered.
 const BINDINGS: usize = 64;
-/// No file of ours is larger.
+/// No file of Rialto is larger.
 const FILE_LIMIT: u64 = 1024 * 1024;
 const VERSION: u32 = 1;
 

@@ -50,9 +50,9 @@ fn write_line(out: &mut BytesMut, parts: &[&[u8]]) {
 /// What a server wrote, as far as the multiplexer needs to tell it apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Arrival {
-    /// An answer; `None` if its id is none of ours.
+    /// An answer; `None` if its id is none of Rialto's.
     Answer(Option<WireId>),
-    /// Progress; `None` if its token is none of ours.
+    /// Progress; `None` if its token is none of Rialto's.
     Progress(Option<WireId>),
     /// A ping.
     Ping,
@@ -68,7 +68,7 @@ pub enum Arrival {
     Updated,
     /// What became of a task.
     Task,
-    /// The server has begun to send what we listen for.
+    /// The server has begun to send what Rialto listens for.
     Listening(Option<WireId>),
     /// Any other notification.
     Other,
@@ -244,7 +244,7 @@ impl Face {
         }
     }
 
-    /// Writes a client's request under our id, its progress token replaced by the same id.
+    /// Writes a client's request under Rialto's id, its progress token replaced by the same id.
     pub fn write_call(&self, out: &mut Outbox, line: &OutgoingRequest<'_>) {
         match (self.era, line.era) {
             // Only a translated call has members to add.
@@ -262,7 +262,7 @@ impl Face {
         }
     }
 
-    /// Asks about a task, on our own account.
+    /// Asks about a task, for Rialto itself.
     pub fn write_task(&self, out: &mut BytesMut, request: &TaskRequest<'_>) {
         match self.era {
             Era::Legacy => legacy::write_task(out, request),
@@ -283,7 +283,7 @@ impl Face {
         }
     }
 
-    /// Asks for a page of the list of tools, on our own account; the raw cursor of one that is not
+    /// Asks for a page of the list of tools, for Rialto itself; the raw cursor of one that is not
     /// the first.
     pub fn write_tools_list(&self, out: &mut BytesMut, id: WireId, client: &Client, cursor: Option<&str>) {
         match self.era {
@@ -340,7 +340,7 @@ pub struct OutgoingRequest<'a> {
     pub extra: &'a [(&'static str, Bytes)],
 }
 
-/// A request of our own about a task.
+/// A request of Rialto's own about a task.
 #[derive(Debug)]
 pub struct TaskRequest<'a> {
     /// `tasks/get`, `tasks/update`, `tasks/cancel` or `tasks/result`.
@@ -355,7 +355,7 @@ pub struct TaskRequest<'a> {
     pub answers: Option<String>,
 }
 
-/// Writes `notifications/cancelled` for one of our requests.
+/// Writes `notifications/cancelled` for a request of Rialto.
 pub fn write_cancel(out: &mut BytesMut, message: Option<&Message>, id: WireId, reason: &str) {
     let mut buffer = itoa::Buffer::new();
     let id = id.decimal(&mut buffer);

@@ -16,7 +16,7 @@ use crate::flags::CheckFlags;
 use crate::{exit, fail, serve, telemetry};
 
 /// How long others may take to answer a question of the check itself.
-const PATIENCE: Duration = Duration::from_secs(3);
+const NETWORK_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(flags: &CheckFlags, environment: &Environment) -> ExitCode {
     let loaded = config::settings(&flags.as_serve(), environment);
@@ -123,14 +123,14 @@ async fn is_gateway(settings: &Settings) -> bool {
         let answer = String::from_utf8_lossy(&answer).into_owned();
         std::io::Result::Ok(answer.starts_with("HTTP/1.1 200 ") && answer.contains("{\"status\":\"ok\"}"))
     };
-    tokio::time::timeout(PATIENCE, asked)
+    tokio::time::timeout(NETWORK_TIMEOUT, asked)
         .await
         .is_ok_and(|answer| answer.unwrap_or(false))
 }
 
 /// Looks an address up by its name.
 async fn find((host, port): (&str, u16)) -> std::io::Result<()> {
-    let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host((host, port))).await??;
+    let found = tokio::time::timeout(NETWORK_TIMEOUT, tokio::net::lookup_host((host, port))).await??;
     drop(found);
     Ok(())
 }

@@ -25,7 +25,7 @@ const BATCH: usize = 512;
 /// How long the first span of a batch waits for others.
 const GATHER: Duration = Duration::from_millis(200);
 /// How long a collector may take for a batch.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the end of the process waits for the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(2);
 
@@ -74,7 +74,7 @@ async fn export(endpoint: &str, mut spans: mpsc::Receiver<Span>, count: impl Fn(
     let built = opentelemetry_otlp::SpanExporter::builder()
         .with_http()
         .with_endpoint(traces_of(endpoint))
-        .with_timeout(PATIENCE)
+        .with_timeout(EXPORT_TIMEOUT)
         .build();
     let mut exporter = match built {
         Ok(exporter) => exporter,
@@ -106,7 +106,7 @@ async fn export(endpoint: &str, mut spans: mpsc::Receiver<Span>, count: impl Fn(
         }
         let size = batch.len() as u64;
         let data = batch.drain(..).map(|span| exported(span, &scope)).collect();
-        let result = match tokio::time::timeout(PATIENCE, exporter.export(data)).await {
+        let result = match tokio::time::timeout(EXPORT_TIMEOUT, exporter.export(data)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("the collector did not answer in time".to_owned()),

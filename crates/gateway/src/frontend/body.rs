@@ -53,8 +53,8 @@ impl Counted {
     }
 }
 
-/// A response is moved from hand to hand, and each connection has room for one: what is large and
-/// rare is boxed.
+/// The kind of a body. A response is moved often, and each connection has memory for one: large and
+/// rare kinds are boxed.
 #[derive(Debug)]
 enum Kind {
     /// All that there is, or what is left of it.

@@ -1,9 +1,8 @@
-//! The clock that the head of a request runs against.
+//! The header read timeout: how long the head of a request may take.
 //!
 //! A connection waits for another head after every answer, and nearly all heads come long before
-//! their time is up. To set a clock for each, and to stop it again, would cost more than to read
-//! the head; so a connection has one clock that runs on. When it strikes, it is set again if what
-//! is waited for now has not had its time.
+//! the timeout. A timer for each head would cost more than reading the head. So a connection has
+//! one timer that keeps running. When it fires too early for the present head, it is set again.
 //!
 //! A head has [`HEADER_TIME`] from its first byte, the first head of a connection from the
 //! beginning. Until the first byte of a later head the connection is idle (keep-alive), and has
@@ -25,8 +24,8 @@ pub(crate) const HEADER_TIME: Duration = Duration::from_secs(10);
 /// theirs by default, so that a proxy does not write into a connection that is just being closed.
 pub(crate) const IDLE_TIME: Duration = Duration::from_secs(90);
 
-/// The clock of one connection, as hyper asks for it. What it is asked for must not come before
-/// what it was asked for last; the heads of one connection do not.
+/// The timer of one connection, as hyper uses it. A deadline must not be earlier than the last one;
+/// those of one connection are not.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HeaderTimer(Arc<TimerState>);
 
@@ -91,7 +90,7 @@ impl Timer for HeaderTimer {
     }
 }
 
-/// A deadline on the clock of its connection.
+/// A deadline on the timer of its connection.
 struct Deadline {
     at: Instant,
     clock: HeaderTimer,

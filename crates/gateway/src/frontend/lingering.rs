@@ -2,10 +2,9 @@
 //! that the peer reads the last answer.
 //!
 //! A request that is refused by its head is answered before its body has come, and the connection
-//! ends with that. To close it while the peer still writes would make the kernel reset the
-//! connection, and throw away the answer: instead of "too large" or "sign in first" it would see a
-//! broken pipe. So the answer is the last that is sent, and what still comes is read and forgotten,
-//! though not for long.
+//! ends with that. If it were closed while the peer still writes, the kernel would reset the
+//! connection and discard the answer: the peer would see a broken pipe instead of 413 or 401. So
+//! after the answer Rialto reads and drops what still comes, for a limited time.
 
 use std::mem::MaybeUninit;
 use std::pin::Pin;

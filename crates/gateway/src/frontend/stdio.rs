@@ -2,9 +2,9 @@
 //!
 //! What a line means is decided by [`protocol::client_face::stdio`]; here lines are read and
 //! written, and what the machine wants is carried out ([`client`]). While too much waits nothing is
-//! read, so that the client's own pipe fills: that is back-pressure on stdin. It ends when the
-//! client closes its end, when answers cannot be written any more, or at shutdown; then open calls
-//! are cancelled, and all is over within a second.
+//! read, so that the client's own pipe fills: that is back-pressure on stdin. The
+//! frontend ends when the client closes stdin, when stdout cannot be written, or at shutdown. Then
+//! open calls are cancelled, within a second.
 
 mod busy_poll;
 mod client;
@@ -27,10 +27,10 @@ use client::StdioClient;
 const LAST_ANSWERS: Duration = Duration::from_millis(750);
 /// How long the last lines may take to be written.
 const LAST_LINES: Duration = Duration::from_millis(200);
-/// How long the notice to servers that their client has gone may take.
+/// How long the cancellations to servers may take at the end.
 const LEAVING: Duration = Duration::from_millis(500);
-/// How long a client that only wants to know which era is spoken is kept waiting. The shortest
-/// patience among clients is ten seconds.
+/// How long the answer to `server/discover` may take. The shortest timeout among clients is ten
+/// seconds.
 const PROBE: Duration = Duration::from_secs(8);
 /// How much is kept for the next write; a larger buffer is given back.
 const KEPT_BUFFER: usize = 256 << 10;

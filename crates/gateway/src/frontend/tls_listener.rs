@@ -114,7 +114,7 @@ where
     limit
 }
 
-/// Comes back when a peer has had the time that a head may take and has asked for nothing.
+/// Waits until a client has sent no request within the time that a head may take.
 async fn first_request_timeout(asked: &AtomicBool) {
     tokio::time::sleep(HEADER_TIME).await;
     if asked.load(Ordering::Relaxed) {
@@ -122,9 +122,8 @@ async fn first_request_timeout(asked: &AtomicBool) {
     }
 }
 
-/// Comes back when no request has been in flight for [`IDLE_TIME`], up to a third of it late.
-/// Nothing is measured with each request: the connection is looked at now and then, and is idle if
-/// it has not changed since.
+/// Waits until no request has been in flight for [`IDLE_TIME`], up to a third of it late. It costs
+/// requests nothing: the connection is checked now and then, and is idle if it has not changed.
 async fn idle_timeout(slot: &HttpConnectionSlot) {
     const LOOKS: u32 = 3;
     let (mut seen, mut unchanged) = (None, 0);
@@ -140,7 +139,8 @@ async fn idle_timeout(slot: &HttpConnectionSlot) {
     }
 }
 
-/// HTTP/2 names the host in the target, and the rest of the house looks for it in the header.
+/// Copies the host to the `Host` header, where other code looks for it. HTTP/2 has it in the
+/// target.
 fn name_host(request: &mut Request<Incoming>) {
     if request.headers().contains_key(header::HOST) {
         return;

@@ -1,9 +1,8 @@
 //! The write timeout: a client that reads less than [`LEAST_RATE`] on average loses its connection.
 //!
-//! What waits for a peer that does not read costs memory, and a connection. The peer has
-//! [`WRITE_TIME`] of patience; waiting uses it up, and every byte taken gives some back. The clock
-//! runs only while something waits to be written, so streams on which nothing happens may be open
-//! for ever.
+//! Bytes that wait for a client that does not read cost memory, and a connection. The client has a
+//! budget of [`WRITE_TIME`]: waiting uses it up, and every byte read gives some back. Time counts
+//! only while bytes wait to be written, so silent streams stay open.
 
 use std::error::Error as _;
 use std::io;
@@ -18,7 +17,7 @@ const WRITE_TIME: Duration = Duration::from_secs(60);
 /// Bytes in a second that a peer must take on average, beyond that time.
 const LEAST_RATE: u32 = 1024;
 
-/// The patience with one client.
+/// The write timeout of one client.
 #[derive(Debug)]
 pub(crate) struct WriteTimeout {
     /// Runs while a write waits. Made when one waits for the first time, which most connections
@@ -30,7 +29,7 @@ pub(crate) struct WriteTimeout {
     budget: Duration,
 }
 
-/// The peer took too little for too long.
+/// The client read too little for too long.
 #[derive(Debug, thiserror::Error)]
 #[error("the client does not read")]
 struct WriteTimedOut;

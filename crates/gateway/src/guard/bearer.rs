@@ -18,7 +18,7 @@ pub(crate) enum Credential<'a> {
     Else,
 }
 
-/// Reads the credentials of a request. Two of them are refused: a proxy in front may have judged
+/// Reads the credentials of a request. Two of them are refused: a proxy in front may have checked
 /// the other one.
 pub(crate) fn credential(headers: &HeaderMap) -> Result<Credential<'_>, Refusal> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();

@@ -194,7 +194,7 @@ struct AcceptedClaims {
     scopes: BTreeSet<String>,
 }
 
-/// Judges the tokens of one issuer.
+/// Verifies the tokens of one issuer.
 #[derive(Debug)]
 pub(crate) struct JwtVerifier {
     issuer: Arc<Issuer>,
@@ -393,7 +393,7 @@ fn needed_scopes(settings: &JwtSettings) -> BTreeSet<String> {
     scopes.map(|scope| scope.as_str().to_owned()).collect()
 }
 
-/// The claims are judged here, by a clock that tests can set.
+/// Verifies the signature alone. The claims are checked in this file, with a time that tests set.
 fn signature_only(algorithm: Algorithm) -> Validation {
     let mut validation = Validation::new(algorithm);
     validation.required_spec_claims.clear();

@@ -312,7 +312,7 @@ impl Limiter {
     }
 }
 
-/// A flood leaves no large table behind.
+/// Shrinks the table after a flood.
 fn tidy<K: Eq + std::hash::Hash, V>(table: &mut HashMap<K, V>) {
     if table.capacity() > 4 * table.len().max(256) {
         table.shrink_to_fit();
@@ -351,8 +351,8 @@ fn take(
     })
 }
 
-/// Returns the address a request comes from: the peer's own, unless that is a proxy that we trust.
-/// Then the nearest hop that is none of ours; any client may have written what stands before it.
+/// Returns the address a request comes from: the peer's own, unless that is a trusted proxy. Then
+/// the nearest hop that is no trusted proxy; any client may have written what stands before it.
 fn client_address<'a>(peer: IpAddr, forwarded: impl Iterator<Item = &'a str>, trusted: &[Network]) -> IpAddr {
     let is_trusted = |address: IpAddr| trusted.iter().any(|network| network.contains(address));
     let mut nearest = peer.to_canonical();

@@ -67,7 +67,7 @@ impl OriginGuard {
     /// Returns the origin to allow in the answer, if the request came from one.
     ///
     /// A target that names a host counts instead of the `Host` header (RFC 9112, 3.2.2); here both
-    /// must be ours.
+    /// must be Rialto's.
     pub(crate) fn admit(&self, target: &Uri, headers: &HeaderMap) -> Result<Option<HeaderValue>, Refusal> {
         let (mut host, mut origin) = (SingleHeader::Absent, SingleHeader::Absent);
         let mut is_cross_site = false;
@@ -110,7 +110,8 @@ impl OriginGuard {
         if is_loopback_name(host) || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host)) {
             return true;
         }
-        // Rebinding needs a name. An address can only be this machine's own, if we listen on it.
+        // Rebinding needs a name. An address can only be this machine's own, if Rialto listens on
+        // it.
         match host
             .trim_start_matches('[')
             .trim_end_matches(']')

@@ -12,10 +12,10 @@ use protocol::exchange::Principal;
 use super::Caller;
 use crate::settings::{Secret, StaticToken, TokenHash};
 
-/// Recognises a token of ours at a glance, in a leak scanner for instance.
+/// The prefix of a token of Rialto, by which leak scanners recognise it.
 const PREFIX: &str = "rialto_";
 
-/// The tokens that are good here.
+/// The configured static tokens.
 #[derive(Debug, Default)]
 pub(crate) struct StaticTokens {
     entries: Vec<(StaticToken, Arc<Caller>)>,

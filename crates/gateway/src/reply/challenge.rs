@@ -2,7 +2,7 @@
 
 use http::header::HeaderValue;
 
-/// What is wrong with what a caller showed, in the words of RFC 6750, 3.1.
+/// What is wrong with the credentials of a caller, with the error codes of RFC 6750, 3.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChallengeError {
     /// It showed nothing.

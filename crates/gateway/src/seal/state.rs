@@ -1,8 +1,8 @@
 //! A server's own `requestState` on its way through a client and back.
 //!
-//! A modern server sees one credential, ours, and cannot tell which caller carries its state back.
-//! So with authentication on it is sealed for the caller it was made for: another caller cannot
-//! bring it, and none can read or change it.
+//! A modern server sees Rialto's credential only, and cannot know which caller brings its state
+//! back. So with authentication the state is sealed for its caller: another caller cannot use it,
+//! and no caller can read or change it.
 
 use std::sync::Arc;
 

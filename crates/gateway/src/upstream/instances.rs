@@ -1,4 +1,4 @@
-//! The instances of an upstream: which clients share one, and how it is started and looked after.
+//! The instances of an upstream: which clients share one, and how it is started and supervised.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -354,7 +354,7 @@ fn outgoing_bytes(least: usize, max_message_bytes: usize) -> usize {
     eight.max(least).max(max_message_bytes.saturating_mul(2))
 }
 
-/// Returns the headers that a remote server is passed on.
+/// Returns the client's headers that are forwarded to a remote server.
 fn forwarded(from_headers: &Credentials) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in from_headers {

@@ -1,7 +1,7 @@
 //! The listener for the redirect of a sign-in: on 127.0.0.1, at one path, for one answer, until a
 //! deadline.
 //!
-//! Any program and any web page on this machine can connect. So the Host must be ours (DNS
+//! Any program and any web page on this machine can connect. So the Host must be Rialto's (DNS
 //! rebinding), the state must be right, slow connections time out, few are accepted at a time, and
 //! after the answer the port is closed.
 

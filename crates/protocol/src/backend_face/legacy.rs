@@ -345,7 +345,8 @@ fn plain_params<'a>(line: &OutgoingRequest<'a>) -> Option<(&'a [u8], &'a [u8])> 
     }
 }
 
-/// Writes `logging/setLevel` under our id, with the level that all sessions of the instance need.
+/// Writes `logging/setLevel` under Rialto's id, with the level that all sessions of the instance
+/// need.
 pub fn write_set_level(out: &mut BytesMut, message: Option<&Message>, id: WireId, level: LogLevel) {
     let level = quoted(level.as_str());
     let mut buffer = itoa::Buffer::new();
@@ -375,7 +376,7 @@ pub fn write_set_level(out: &mut BytesMut, message: Option<&Message>, id: WireId
     }
 }
 
-/// Writes `resources/subscribe` or `resources/unsubscribe` in our own words.
+/// Writes `resources/subscribe` or `resources/unsubscribe` as Rialto writes it.
 pub fn write_subscription(out: &mut BytesMut, method: Method, id: WireId, uri: &str) {
     let uri = quoted(uri);
     write_line(
@@ -486,7 +487,7 @@ pub fn write_refusal(out: &mut BytesMut, question: &[u8], code: i32, text: &str)
     );
 }
 
-/// Returns a list-changed notification in our own words, for clients of a restarted server.
+/// Returns a list-changed notification as Rialto writes it, for clients of a restarted server.
 pub fn list_changed(list: Method) -> Message {
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","method":"{}"}}"#,
@@ -494,7 +495,8 @@ pub fn list_changed(list: Method) -> Message {
     ))
 }
 
-/// Returns an updated-resource notification in our own words, for clients that may have missed one.
+/// Returns an updated-resource notification as Rialto writes it, for clients that may have missed
+/// one.
 pub fn updated(uri: &str) -> Message {
     Message::own(format!(
         r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":{}}}}}"#,

@@ -28,7 +28,7 @@ pub enum Classified {
     Ready,
     /// The client cancels its request with this raw id.
     Cancel(Bytes),
-    /// An answer; `None` if its id is none of ours.
+    /// An answer; `None` if its id is none of Rialto's.
     Answer(Option<QuestionKey>),
     /// Any other notification.
     Notice,
@@ -170,7 +170,7 @@ fn reword_version(result: &[u8], version: Version) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Returns a server's question as a request with an id of ours.
+/// Returns a server's question as a request with an id of Rialto.
 pub fn lower_question(question: QuestionKey, message: &Message) -> Bytes {
     message.spliced(&[(Member::Id, question.0.to_string().as_bytes())])
 }

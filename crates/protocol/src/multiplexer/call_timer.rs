@@ -7,7 +7,7 @@ use crate::method::Method;
 use crate::time::{Moment, earliest};
 
 /// The timer. `start` begins it with the call; `extend`, `restart` and `wait_for_client` move the
-/// deadline by what happens to the call. The coordinator asks `is_late` and `take_patience` at
+/// deadline by what happens to the call. The coordinator asks `is_late` and `take_stream_at` at
 /// `next_deadline`.
 #[derive(Debug)]
 pub(super) struct CallTimer {
@@ -63,13 +63,13 @@ impl CallTimer {
         self.deadline <= now
     }
 
-    /// Returns whether it is to be reported now that the call takes long. That is so once.
-    pub(super) fn take_patience(&mut self, now: Moment) -> bool {
+    /// Returns once whether the response becomes a stream now, since the call takes long.
+    pub(super) fn take_stream_at(&mut self, now: Moment) -> bool {
         self.stream_at.take_if(|at| *at <= now).is_some()
     }
 
-    /// Reports before its time that the call takes long. Returns whether that was not done yet.
-    pub(super) const fn end_patience(&mut self) -> bool {
+    /// Lets the response become a stream at once. Returns whether it was none yet.
+    pub(super) const fn clear_stream_at(&mut self) -> bool {
         self.stream_at.take().is_some()
     }
 

@@ -1,4 +1,4 @@
-//! What happens when nothing happens: calls, waits and questions that took too long.
+//! Deadlines: calls, waits and questions that took too long.
 
 use std::collections::VecDeque;
 
@@ -138,7 +138,7 @@ impl Multiplexer {
                 late.push(id);
                 continue;
             }
-            if call.timer.take_patience(now) {
+            if call.timer.take_stream_at(now) {
                 slow.push((call.session, call.call));
             }
             next = earliest(next, Some(call.timer.next_deadline()));

@@ -49,7 +49,7 @@ impl Multiplexer {
         let Some(call) = self.ledger.call_mut(id) else {
             return;
         };
-        if call.era.lost_streams() == LostStream::Resumed && call.timer.end_patience() {
+        if call.era.lost_streams() == LostStream::Resumed && call.timer.clear_stream_at() {
             let (session, call) = (call.session, call.call);
             self.ledger.tell(Tell::Waiting { session, call });
         }

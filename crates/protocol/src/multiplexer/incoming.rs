@@ -76,8 +76,8 @@ impl Multiplexer {
             Arrival::Task => self.handle_task_notice(now, &modern::unmarked(&message)),
             Arrival::Updated => self.handle_updated(&modern::unmarked(&message)),
             Arrival::Listening(id) => self.handle_listening(now, id, &message),
-            // What we do not understand is for the only session, unless another principal has used
-            // the link too.
+            // What Rialto does not understand is for the only session, unless another principal has
+            // used the link too.
             Arrival::Other => match self.attribution.sole_notified(&self.ledger) {
                 Some(_) => self.tell_all(&modern::unmarked(&message)),
                 None => self.ledger.counters.unattributed += 1,
@@ -207,7 +207,7 @@ impl Multiplexer {
                 }
             }
         }
-        // No client waits for the answer to a request of our own.
+        // No client waits for the answer to a request of Rialto's own.
         let Some(call) = self.finish_call(now, id) else {
             return;
         };

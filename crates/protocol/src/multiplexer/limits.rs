@@ -48,7 +48,7 @@ impl Limits {
     /// however long calls may take.
     const LONGEST_OWN: Duration = Duration::from_secs(60);
 
-    /// The longest that a server may take to answer a ping of ours.
+    /// The longest that a server may take to answer a ping of Rialto.
     const LONGEST_PING: Duration = Duration::from_secs(30);
 
     /// A line that is too long to be kept and goes on beyond this many bytes is taken for one
@@ -163,7 +163,7 @@ pub struct Counters {
     pub unattributed: u64,
     /// Questions refused because they could not be attributed or answered.
     pub questions_refused: u64,
-    /// Calls that ran into a limit of ours.
+    /// Calls that ran into a limit of Rialto.
     pub overloads: u64,
     /// Calls that the server did not answer in time.
     pub timeouts: u64,

@@ -14,7 +14,7 @@ use super::ledger::Ledger;
 use super::link::Link;
 use super::state::Pending;
 
-/// How often a server that ends our listens is asked again on one link.
+/// How often a server that ends Rialto's listens is asked again on one link.
 const LISTENS: u32 = 3;
 
 /// The listens of one link.

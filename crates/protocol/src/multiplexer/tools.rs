@@ -31,7 +31,7 @@ use super::state::{InFlight, Waiting};
 /// Pages of the list that are read on Rialto's own account.
 const MAX_PAGES: u32 = 16;
 /// How long a call waits for the list, at most: half of the time that it has itself.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The code of a server that refuses the headers of a call, as it stands in the message.
 const HEADER_MISMATCH: &str = "-32020";
 
@@ -167,7 +167,7 @@ impl Tools {
             .and_then(|waiting| ledger.client(waiting.call.session))
             .map(Arc::clone);
         let Some(client) = client else { return };
-        let until = now.after(PATIENCE.min(ledger.limits.request_timeout / 2));
+        let until = now.after(LIST_TIMEOUT.min(ledger.limits.request_timeout / 2));
         self.read_page(client, 1, until, None, ledger, link);
     }
 

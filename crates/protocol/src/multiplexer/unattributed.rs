@@ -3,7 +3,7 @@
 //! A call that asks waits for the answer. So when the calls of the other sessions have ended, the
 //! question is that of the session that remains; meanwhile no other call that may ask is begun.
 //! This is a conclusion from how servers ought to behave: one that gives up waiting, ends its call
-//! and does not withdraw its question would mislead us, and so would one that asks because of a
+//! and does not withdraw its question would mislead Rialto, and so would one that asks because of a
 //! cancelled call. Therefore it is drawn between sessions of one principal only.
 
 use std::collections::VecDeque;

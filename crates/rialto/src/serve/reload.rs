@@ -145,7 +145,7 @@ impl Watch {
             .collect();
     }
 
-    /// Comes back when one of the files has changed and nothing happens to them any more.
+    /// Waits until one of the files has changed, and then for a quiet time.
     async fn changed(&mut self) {
         loop {
             if self.hints.recv().await.is_none() {

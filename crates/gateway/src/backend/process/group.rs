@@ -26,7 +26,7 @@ const LAST_LOOK: Duration = Duration::from_millis(50);
 /// reaps orphans (a container whose first process does not wait) it stays in the process table.
 const AFTER_KILL: Duration = Duration::from_millis(500);
 
-/// The id of a process group of ours: never 0, never 1, never negative.
+/// The id of a process group of Rialto: never 0, never 1, never negative.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(i32);
 

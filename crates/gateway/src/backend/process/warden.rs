@@ -94,7 +94,7 @@ impl Warden {
         }
     }
 
-    /// This group must not outlive us.
+    /// This group must not outlive Rialto.
     pub fn register(self: &Arc<Self>, group: GroupId) {
         self.change(|alive| alive.insert(group));
         if let Some(command) = &self.command

@@ -128,7 +128,7 @@ async fn reach(session: &RemoteSession) -> Result<EventStream, NotOpened> {
     }
 }
 
-/// Returns where to write to. It must be at the server's own origin: our credentials go along.
+/// Returns where to write to. It must be at the server's own origin: Rialto's credentials go along.
 fn endpoint(at: &Url, event: &SseEvent) -> Result<Url, String> {
     let text = std::str::from_utf8(&event.data).map_err(|_| "the endpoint is no text")?;
     let endpoint = at

@@ -35,7 +35,7 @@ const MAX_REDIRECTS: usize = 3;
 /// What is read of an answer that is an error.
 const MAX_ERROR_BODY: usize = 64 << 10;
 /// How long it may take to come.
-const ERROR_BODY_PATIENCE: Duration = Duration::from_secs(5);
+const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// What is passed on of its text.
 const MAX_ERROR_TEXT: usize = 300;
 
@@ -311,7 +311,7 @@ pub(super) fn retry_after(response: &Response) -> Option<Duration> {
 
 /// Reads the body of an answer that is an error, as far as it comes.
 pub(super) async fn error_body(response: &mut Response) -> Bytes {
-    let read = tokio::time::timeout(ERROR_BODY_PATIENCE, body(response, MAX_ERROR_BODY)).await;
+    let read = tokio::time::timeout(ERROR_BODY_TIMEOUT, body(response, MAX_ERROR_BODY)).await;
     read.map(Result::unwrap_or_default).unwrap_or_default()
 }
 

@@ -113,14 +113,14 @@ impl StdioClient {
         self.with(|client, now| client.handle_frame(now, frame));
     }
 
-    /// Comes back when there is room for another line.
+    /// Waits until there is room for another line.
     pub(super) async fn capacity(&self) {
         while !self.lock().client.wants_lines() {
             self.capacity.notified().await;
         }
     }
 
-    /// Comes back when no request is open.
+    /// Waits until no request is open.
     pub(super) async fn all_answered(&self) {
         while self.lock().client.open_requests() > 0 {
             self.capacity.notified().await;

@@ -261,7 +261,7 @@ impl EnvelopeSeeker {
 #[derive(Debug)]
 struct Key {
     raw: [u8; MAX_KEY + 1],
-    /// May pass the array's length: then the key is none of ours.
+    /// May pass the array's length: then the key is none of Rialto's.
     length: usize,
 }
 
