@@ -60,7 +60,7 @@ What the tests need is pinned in tests/interop and tests/conformance (package.js
 lock file for npm, requirements.txt for pip) and installed into .test-deps, which git ignores. Nothing is
 installed twice: a stamp of the pins in each folder says what is there already. Delete
 .test-deps to start afresh. On the machine there must be: node 20 or newer with npm, and
-python3 3.10 or newer with its venv module; and apt-get with dpkg-deb, for nginx.
+python3 3.10 or newer with its venv module; and apt-get with dpkg-deb, for nginx and Redis.
 
 Tests find the folder by RIALTO_TEST_DEPS, which `cargo xtask test` sets; after
 `cargo xtask setup` a plain `cargo test` finds it too. The peers of `bench` are pinned in

@@ -142,6 +142,12 @@ const ENVIRONMENTS: &[Environment] = &[
         pins: &["tests/operations/packages.txt"],
         needed: Needed::Always,
     },
+    Environment {
+        name: "redis",
+        installer: Installer::Apt,
+        pins: &["tests/cluster/packages.txt"],
+        needed: Needed::Always,
+    },
 ];
 
 /// The folder of the Node that stands in for an old one.
@@ -283,7 +289,7 @@ impl Installer {
             }
             Installer::Pip => version_of("python3", "install Python 3.10 or newer with its venv module"),
             Installer::Apt => {
-                let version = version_of("apt-get", "the tests run nginx as Debian packages it")?;
+                let version = version_of("apt-get", "the tests run nginx and Redis as Debian packages them")?;
                 Ok(version.lines().next().unwrap_or_default().to_owned())
             }
         }

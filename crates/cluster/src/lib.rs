@@ -12,6 +12,7 @@
 //! | which claim wins: the comparisons of all engines | `rules` |
 //! | one machine: a file that a restart finds again | [`mod@file`] |
 //! | the secret that all replicas share, and certificates from it | [`key`] |
+//! | a fleet: an engine that replicas share | [`mod@redis`] |
 //! | the rules in memory, on a clock of the caller: for tests and simulations | [`memory`] |
 #![warn(missing_docs, clippy::wildcard_enum_match_arm, clippy::indexing_slicing)]
 
@@ -20,9 +21,11 @@ pub mod file;
 pub mod key;
 pub mod memory;
 pub mod record;
+pub mod redis;
 pub mod registry;
 mod rules;
 
+pub use crate::redis::{RedisRegistry, RedisSettings};
 pub use error::RegistryError;
 pub use file::FileRegistry;
 pub use key::{ClusterKey, KeyError, PeerIdentity};

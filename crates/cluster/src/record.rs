@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::error::RegistryError;
 
 /// The version of the format. It changes with every change that an older reader would misread.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// The largest record. A client's `initialize` has a few hundred bytes, with icons some tens of KiB.
 pub const MAX_RECORD_BYTES: usize = 1024 * 1024;

@@ -14,6 +14,7 @@ pub mod issuer;
 pub mod journal;
 pub mod patience;
 pub mod processes;
+pub mod redis;
 pub mod revision;
 pub mod rialto;
 pub mod sandbox;

@@ -15,11 +15,11 @@ use uuid::Uuid;
 use crate::engine::Engine;
 
 /// Longer than any test.
-const LONG: Duration = Duration::from_secs(3600);
+pub(crate) const LONG: Duration = Duration::from_secs(3600);
 /// Short enough to be waited for.
 const SHORT: Duration = Duration::from_millis(150);
 
-fn node(name: &str) -> Node {
+pub(crate) fn node(name: &str) -> Node {
     Node {
         id: NodeId::generate(name).unwrap(),
         address: Some(format!("{name}.example:3001")),
@@ -27,7 +27,7 @@ fn node(name: &str) -> Node {
     }
 }
 
-fn record(owner: &Node) -> SessionRecord {
+pub(crate) fn record(owner: &Node) -> SessionRecord {
     SessionRecord {
         session: Uuid::new_v4(),
         destination: "files".to_owned(),
@@ -41,19 +41,19 @@ fn record(owner: &Node) -> SessionRecord {
     }
 }
 
-fn claim(record: &SessionRecord) -> Claim {
+pub(crate) fn claim(record: &SessionRecord) -> Claim {
     record.claim().expect("the record has an owner")
 }
 
 /// Joins a node and creates a session of it.
-async fn session_of(registry: &Arc<dyn Registry>, owner: &Node) -> SessionRecord {
+pub(crate) async fn session_of(registry: &Arc<dyn Registry>, owner: &Node) -> SessionRecord {
     registry.join(owner).await.unwrap();
     let record = record(owner);
     assert_eq!(registry.create(&record, LONG).await.unwrap(), Created::Created);
     record
 }
 
-async fn found(registry: &Arc<dyn Registry>, session: Uuid) -> Located {
+pub(crate) async fn found(registry: &Arc<dyn Registry>, session: Uuid) -> Located {
     registry
         .look_up(session)
         .await

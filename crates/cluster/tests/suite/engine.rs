@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::registry::LEASE;
-use cluster::{FileRegistry, MemoryRegistry, Registry};
+use cluster::{FileRegistry, MemoryRegistry, RedisRegistry, RedisSettings, Registry};
 
 /// An engine, and what befalls it.
 pub(crate) trait Engine: Sized {
@@ -87,5 +87,38 @@ impl Engine for File {
         self.registry = None;
         std::fs::remove_file(self.directory.path().join(cluster::file::FILE)).unwrap();
         self.reopen();
+    }
+}
+
+/// The directory on a Redis server of its own.
+pub(crate) struct Redis {
+    server: testkit::redis::Redis,
+    registry: RedisRegistry,
+}
+
+impl Engine for Redis {
+    async fn start() -> Self {
+        let server = testkit::redis::Redis::start().unwrap();
+        let settings = RedisSettings::new(&server.url());
+        let registry = RedisRegistry::connect(&settings).await.unwrap();
+        Self { server, registry }
+    }
+
+    fn registry(&self) -> Arc<dyn Registry> {
+        Arc::new(self.registry.clone())
+    }
+
+    async fn end_leases(&mut self) {
+        // A key whose time is over is a key that is gone.
+        let nodes = self.server.command(&["KEYS", "rialto:node:*"]).unwrap();
+        for node in nodes.lines() {
+            assert_eq!(self.server.command(&["DEL", node]).unwrap(), ":1");
+        }
+    }
+
+    fn tick(&mut self, _some: Duration) {}
+
+    async fn lose_everything(&mut self) {
+        assert_eq!(self.server.command(&["FLUSHALL"]).unwrap(), "+OK");
     }
 }

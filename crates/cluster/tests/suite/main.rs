@@ -6,6 +6,7 @@
 
 mod cases;
 mod engine;
+mod redis_faults;
 
 use engine::Engine;
 
@@ -54,6 +55,10 @@ macro_rules! suite {
 
 mod file {
     suite!(crate::engine::File);
+}
+
+mod redis {
+    suite!(crate::engine::Redis);
 }
 
 mod memory {

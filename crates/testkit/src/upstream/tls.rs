@@ -53,6 +53,19 @@ impl CertificateAuthority {
         &self.pem
     }
 
+    /// Returns a certificate for a name and its key, both in PEM.
+    ///
+    /// # Panics
+    /// When no key can be made.
+    pub fn certificate(&self, name: &str) -> (String, String) {
+        let key = KeyPair::generate().expect("a key can be made");
+        let params = CertificateParams::new([name.to_owned()]).expect("a name can be certified");
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .expect("a certificate can be made");
+        (certificate.pem(), key.serialize_pem())
+    }
+
     pub(super) fn configuration(&self, flaw: Flaw) -> Arc<ServerConfig> {
         let key = KeyPair::generate().expect("a key can be made");
         let name = match flaw {

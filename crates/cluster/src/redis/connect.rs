@@ -1,0 +1,320 @@
+//! What is checked when Rialto starts: each fault of an engine has an error that names the fix.
+
+use std::collections::HashMap;
+
+use ::redis::{
+    Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, ProtocolVersion, RedisError,
+    TlsCertificates,
+};
+use thiserror::Error;
+use uuid::Uuid;
+
+use super::{CommandError, RedisRegistry, RedisSettings, Shared};
+use crate::error::RegistryError;
+use crate::record::{Hello, Node, NodeId, SessionRecord, State, WallTime};
+use crate::registry::{Change, Registry as _, Touch};
+
+/// The first version that is served: `INFO` and the rules of scripts are those of 7.
+const OLDEST: u32 = 7;
+
+/// The rules of a user that may do everything that is needed, for `ACL SETUSER`.
+const ACL_RULES: &str = "+@hash +@set +@string +del +exists +pexpire +pttl +evalsha +script|load +info";
+
+/// Why an engine cannot be used.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The URL is none of an engine.
+    #[error(
+        "the URL of the engine is not understood ({reason}): use redis://HOST:PORT, rediss://HOST:PORT for TLS, \
+         or unix:///PATH. URLs of Sentinel and of cluster mode are not supported"
+    )]
+    Url {
+        /// What is wrong. The URL itself may hold a password.
+        reason: String,
+    },
+    /// There is no connection, or no answer.
+    #[error("the engine at {address} cannot be reached ({reason}): check the address, and that it runs")]
+    Unreachable {
+        /// Where it was looked for.
+        address: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// It closed a connection without TLS before it answered.
+    #[error("the engine at {address} closed the connection: if it expects TLS, use rediss:// in the URL")]
+    TlsNeeded {
+        /// Where it is.
+        address: String,
+    },
+    /// It does not speak TLS, or its certificate is not trusted.
+    #[error(
+        "no TLS with the engine at {address} ({reason}): check that it runs, use redis:// if it has no TLS, \
+         or name the authority of its certificate"
+    )]
+    Tls {
+        /// Where it is.
+        address: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// It wants a user and a password, or others.
+    #[error(
+        "the engine at {address} refused the credentials ({reason}): put them into the URL, rediss://USER:PASSWORD@HOST"
+    )]
+    Credentials {
+        /// Where it is.
+        address: String,
+        /// What it answered.
+        reason: String,
+    },
+    /// Something else answers there.
+    #[error("at {address} there is no Redis or Valkey ({reason}): check the port of the URL")]
+    OtherProgram {
+        /// Where it was looked for.
+        address: String,
+        /// What it answered.
+        reason: String,
+    },
+    /// It is too old.
+    #[error("the engine at {address} has version {version}: Rialto needs Redis or Valkey {OLDEST} or newer")]
+    TooOld {
+        /// Where it is.
+        address: String,
+        /// The version.
+        version: String,
+    },
+    /// It deletes keys when its memory is full.
+    #[error(
+        "the engine at {address} has the policy {policy}, which deletes sessions when memory is full: \
+         set `maxmemory-policy noeviction`"
+    )]
+    Evicts {
+        /// Where it is.
+        address: String,
+        /// The policy.
+        policy: String,
+    },
+    /// It is a copy that cannot be written to.
+    #[error("the engine at {address} is a read-only replica: give the address of its primary")]
+    Replica {
+        /// Where it is.
+        address: String,
+    },
+    /// It is one node of a cluster.
+    #[error(
+        "the engine at {address} runs in cluster mode, which is not supported: use one without `cluster-enabled`"
+    )]
+    ClusterMode {
+        /// Where it is.
+        address: String,
+    },
+    /// Its user may not do what is needed.
+    #[error(
+        "the engine at {address} forbids a command ({reason}): give the user \
+         `~{prefix}:* {ACL_RULES}`"
+    )]
+    Forbidden {
+        /// Where it is.
+        address: String,
+        /// What it answered.
+        reason: String,
+        /// What every key begins with.
+        prefix: String,
+    },
+    /// It refuses to write for another reason.
+    #[error("the engine at {address} cannot keep sessions: {reason}")]
+    Unusable {
+        /// Where it is.
+        address: String,
+        /// What it answered.
+        reason: RegistryError,
+    },
+}
+
+/// Returns the client for the URL.
+pub(super) fn client(settings: &RedisSettings) -> Result<Client, ConnectError> {
+    let wrong = |error: RedisError| ConnectError::Url {
+        reason: error.to_string(),
+    };
+    let info = settings.url.as_str().into_connection_info().map_err(wrong)?;
+    let redis = info.redis_settings().clone();
+    let redis = redis.set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+    let info: ConnectionInfo = info.set_redis_settings(redis);
+    let client = match &settings.authorities {
+        Some(authorities) => {
+            let certificates = TlsCertificates {
+                client_tls: None,
+                root_cert: Some(authorities.clone()),
+            };
+            Client::build_with_tls(info, certificates)
+        }
+        None => Client::open(info),
+    };
+    client.map_err(wrong)
+}
+
+/// Checks what the engine reports about itself.
+pub(super) async fn check(shared: &Shared) -> Result<(), ConnectError> {
+    let address = address(shared);
+    let info: Result<String, CommandError> = shared
+        .within(async |mut connection| ::redis::cmd("INFO").query_async(&mut connection).await)
+        .await;
+    let info = info.map_err(|error| first_error(shared, &error))?;
+    let members: HashMap<&str, &str> = info
+        .lines()
+        .filter_map(|line| line.trim().split_once(':'))
+        .collect();
+    let member = |name: &str| members.get(name).copied();
+    let Some(version) = member("redis_version") else {
+        return Err(ConnectError::OtherProgram {
+            address,
+            reason: "its INFO has no version".to_owned(),
+        });
+    };
+    // Valkey reports the version of Redis that it stands for, and its own beside it.
+    let major = version
+        .split('.')
+        .next()
+        .and_then(|major| major.parse::<u32>().ok());
+    if major.is_none_or(|major| major < OLDEST) {
+        let version = version.to_owned();
+        return Err(ConnectError::TooOld { address, version });
+    }
+    if member("cluster_enabled") == Some("1") {
+        return Err(ConnectError::ClusterMode { address });
+    }
+    if member("role").is_some_and(|role| role != "master") {
+        return Err(ConnectError::Replica { address });
+    }
+    match member("maxmemory_policy") {
+        // Every key has a time to live, so each of the other policies may delete it.
+        Some(policy) if policy != "noeviction" => Err(ConnectError::Evicts {
+            address,
+            policy: policy.to_owned(),
+        }),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Does every operation once, on a node and a session that no replica has, so that a user without a
+/// permission is found at start and not at the first take-over.
+pub(super) async fn try_every_operation(registry: &RedisRegistry) -> Result<(), ConnectError> {
+    operations(registry).await.map_err(|reason| {
+        let address = address(&registry.shared);
+        let text = reason.to_string();
+        // A command inside a script has no code of its own: the words are those of 7.0 and of later ones.
+        let denials = [
+            "NOPERM",
+            "NoPerm",
+            "user executing the script can't",
+            "ACL failure",
+        ];
+        if denials.iter().any(|denial| text.contains(denial)) {
+            return ConnectError::Forbidden {
+                address,
+                reason: text,
+                prefix: registry.shared.prefix.clone(),
+            };
+        }
+        match reason {
+            RegistryError::Unreachable(reason) => ConnectError::Unreachable { address, reason },
+            RegistryError::Refused(_)
+            | RegistryError::Full(_)
+            | RegistryError::OtherVersion { .. }
+            | RegistryError::Unreadable(_)
+            | RegistryError::TooLarge { .. } => ConnectError::Unusable { address, reason },
+        }
+    })
+}
+
+async fn operations(registry: &RedisRegistry) -> Result<(), RegistryError> {
+    let idle = registry.shared.lease;
+    let unnamed = |error: crate::record::NodeIdError| RegistryError::Unreadable(error.to_string());
+    let node = Node {
+        id: NodeId::generate("check").map_err(unnamed)?,
+        address: None,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let now = WallTime::from_unix(0);
+    let record = SessionRecord {
+        session: Uuid::new_v4(),
+        destination: String::new(),
+        principal: String::new(),
+        owner: Some(node.id.clone()),
+        epoch: 1,
+        hello: Hello::Implicit(String::new()),
+        state: State::default(),
+        created: now,
+        last_active: now,
+    };
+    registry.join(&node).await?;
+    registry.renew(&node.id).await?;
+    registry.nodes().await?;
+    registry.create(&record, idle).await?;
+    registry.look_up(record.session).await?;
+    // Another node reads the owner's lease first.
+    let other = NodeId::generate("check").map_err(unnamed)?;
+    registry.take_over(record.session, 1, &other, idle).await?;
+    registry.take_over(record.session, 1, &node.id, idle).await?;
+    let taken = SessionRecord { epoch: 2, ..record };
+    if let Some(claim) = taken.claim() {
+        registry
+            .update(&claim, Change::State(State::default()), idle)
+            .await?;
+        let touch = Touch {
+            claim: claim.clone(),
+            at: now,
+            idle,
+        };
+        registry.touch_many(vec![touch]).await?;
+        registry.remove(&claim).await?;
+        registry.release(&claim).await?;
+    }
+    registry.leave(&node.id).await
+}
+
+fn address(shared: &Shared) -> String {
+    shared.client.get_connection_info().addr().to_string()
+}
+
+/// Returns what the error of the first command means.
+fn first_error(shared: &Shared, error: &CommandError) -> ConnectError {
+    let address = address(shared);
+    let reason = error.to_string();
+    let addr = shared.client.get_connection_info().addr();
+    let is_tls = matches!(addr, ConnectionAddr::TcpTls { .. });
+    let error = match error {
+        CommandError::Redis(error) => error,
+        // A plain engine reads the first message of TLS, and waits for more.
+        CommandError::Timeout(_) if is_tls => return ConnectError::Tls { address, reason },
+        CommandError::Timeout(_) => return ConnectError::Unreachable { address, reason },
+    };
+    if is_tls && error.is_io_error() && !error.is_connection_refusal() {
+        return ConnectError::Tls { address, reason };
+    }
+    let kind = error.kind();
+    if kind == ErrorKind::AuthenticationFailed {
+        return ConnectError::Credentials { address, reason };
+    }
+    if kind == ErrorKind::RESP3NotSupported {
+        return ConnectError::TooOld {
+            address,
+            version: "older than 6".to_owned(),
+        };
+    }
+    match error.code() {
+        Some("NOAUTH" | "WRONGPASS") => ConnectError::Credentials { address, reason },
+        Some("NOPERM") => ConnectError::Forbidden {
+            address,
+            reason,
+            prefix: shared.prefix.clone(),
+        },
+        Some(_) => ConnectError::OtherProgram { address, reason },
+        None if error.is_connection_refusal() || error.is_timeout() => {
+            ConnectError::Unreachable { address, reason }
+        }
+        None if error.is_connection_dropped() => ConnectError::TlsNeeded { address },
+        None if error.is_io_error() => ConnectError::Unreachable { address, reason },
+        None => ConnectError::OtherProgram { address, reason },
+    }
+}

@@ -1,0 +1,177 @@
+//! The scripts of the engine: the rules of `rules.rs` in Lua, each one atomic step.
+//!
+//! Every script answers with a list that begins with a word. Epochs are compared as numbers for
+//! order, which Lua holds exactly up to 2^53, and as text for equality.
+
+use ::redis::Script;
+
+/// One script for each operation.
+pub(super) struct Scripts {
+    pub(super) join: Script,
+    pub(super) renew: Script,
+    pub(super) leave: Script,
+    pub(super) nodes: Script,
+    pub(super) create: Script,
+    pub(super) look_up: Script,
+    pub(super) take_over: Script,
+    pub(super) update: Script,
+    pub(super) touch_many: Script,
+    pub(super) release: Script,
+    pub(super) remove: Script,
+}
+
+/// Returns a record with its owner's node, or nil where the owner has no lease.
+const LOCATED: &str = "
+local function located(word, key, nodes)
+  local f = redis.call('HMGET', key, 'r', 'e', 'o', 's', 'a')
+  local node = false
+  if f[3] ~= '' then node = redis.call('GET', nodes .. f[3]) end
+  return {word, f[1], f[2], f[3], f[4], f[5], node}
+end
+";
+
+/// Returns nil where a claim holds, and the answer otherwise. ARGV: version, epoch, owner.
+const STANDING: &str = "
+local function standing(key, version, epoch, owner)
+  local f = redis.call('HMGET', key, 'v', 'e', 'o')
+  if not f[1] then return {'unknown'} end
+  if f[1] ~= version then return {'version', f[1]} end
+  if tonumber(f[2]) < tonumber(epoch) then return {'unknown'} end
+  if f[2] ~= epoch or f[3] ~= owner then return {'superseded', f[2], f[3]} end
+  return nil
+end
+";
+
+/// KEYS: node, nodes. ARGV: node as JSON, lease, id.
+const JOIN: &str = "
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+redis.call('SADD', KEYS[2], ARGV[3])
+return {'done'}
+";
+
+/// KEYS: node. ARGV: lease.
+const RENEW: &str = "
+if redis.call('PEXPIRE', KEYS[1], ARGV[1]) == 1 then return {'done'} end
+return {'unknown'}
+";
+
+/// KEYS: node, nodes. ARGV: id.
+const LEAVE: &str = "
+redis.call('DEL', KEYS[1])
+redis.call('SREM', KEYS[2], ARGV[1])
+return {'done'}
+";
+
+/// KEYS: nodes. ARGV: prefix of the nodes. Ids whose lease has ended leave the set.
+const NODES: &str = "
+local found = {}
+for _, id in ipairs(redis.call('SMEMBERS', KEYS[1])) do
+  local node = redis.call('GET', ARGV[1] .. id)
+  if node then
+    found[#found + 1] = node
+    found[#found + 1] = tostring(redis.call('PTTL', ARGV[1] .. id))
+  else
+    redis.call('SREM', KEYS[1], id)
+  end
+end
+return found
+";
+
+/// KEYS: session. ARGV: version, epoch, owner, prefix of the nodes, time to live, record, state, last use.
+const CREATE: &str = "
+local f = redis.call('HMGET', KEYS[1], 'v', 'e', 'o')
+if f[1] then
+  if f[1] ~= ARGV[1] then return {'version', f[1]} end
+  local replaces = tonumber(f[2]) < tonumber(ARGV[2]) or (f[2] == ARGV[2] and f[3] == ARGV[3])
+  if not replaces then return located('located', KEYS[1], ARGV[4]) end
+end
+redis.call('HSET', KEYS[1], 'v', ARGV[1], 'e', ARGV[2], 'o', ARGV[3], 'r', ARGV[6], 's', ARGV[7], 'a', ARGV[8])
+redis.call('PEXPIRE', KEYS[1], ARGV[5])
+return {'done'}
+";
+
+/// KEYS: session. ARGV: version, prefix of the nodes.
+const LOOK_UP: &str = "
+local v = redis.call('HGET', KEYS[1], 'v')
+if not v then return {'unknown'} end
+if v ~= ARGV[1] then return {'version', v} end
+return located('located', KEYS[1], ARGV[2])
+";
+
+/// KEYS: session. ARGV: version, epoch that was seen, new owner, prefix of the nodes, time to live.
+const TAKE_OVER: &str = "
+local f = redis.call('HMGET', KEYS[1], 'v', 'e', 'o')
+if not f[1] then return {'unknown'} end
+if f[1] ~= ARGV[1] then return {'version', f[1]} end
+local free = f[3] == '' or f[3] == ARGV[3] or redis.call('EXISTS', ARGV[4] .. f[3]) == 0
+if f[2] ~= ARGV[2] or not free then return located('located', KEYS[1], ARGV[4]) end
+redis.call('HINCRBY', KEYS[1], 'e', 1)
+redis.call('HSET', KEYS[1], 'o', ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[5])
+return located('won', KEYS[1], ARGV[4])
+";
+
+/// KEYS: session. ARGV: version, epoch, owner, time to live, field, value.
+const UPDATE: &str = "
+local answer = standing(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
+if answer then return answer end
+redis.call('HSET', KEYS[1], ARGV[5], ARGV[6])
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return {'done'}
+";
+
+/// KEYS: sessions. ARGV: version, then epoch, owner, time to live and last use of each.
+const TOUCH_MANY: &str = "
+local answers = {}
+for at, key in ipairs(KEYS) do
+  local base = 4 * at - 2
+  local answer = standing(key, ARGV[1], ARGV[base], ARGV[base + 1])
+  if not answer then
+    redis.call('HSET', key, 'a', ARGV[base + 3])
+    redis.call('PEXPIRE', key, ARGV[base + 2])
+    answers[#answers + 1] = 'done'
+  elseif answer[1] == 'superseded' then
+    answers[#answers + 1] = answer[1]
+    answers[#answers + 1] = answer[2]
+  else
+    answers[#answers + 1] = 'unknown'
+  end
+end
+return answers
+";
+
+/// KEYS: session. ARGV: version, epoch, owner.
+const RELEASE: &str = "
+local answer = standing(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
+if answer and answer[1] == 'superseded' and answer[2] == ARGV[2] and answer[3] == '' then return {'done'} end
+if answer then return answer end
+redis.call('HSET', KEYS[1], 'o', '')
+return {'done'}
+";
+
+/// KEYS: session. ARGV: version, epoch, owner.
+const REMOVE: &str = "
+local answer = standing(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
+if answer then return answer end
+redis.call('DEL', KEYS[1])
+return {'done'}
+";
+
+impl Scripts {
+    pub(super) fn new() -> Self {
+        let after = |functions: &str, script: &str| Script::new(&format!("{functions}{script}"));
+        Self {
+            join: Script::new(JOIN),
+            renew: Script::new(RENEW),
+            leave: Script::new(LEAVE),
+            nodes: Script::new(NODES),
+            create: after(LOCATED, CREATE),
+            look_up: after(LOCATED, LOOK_UP),
+            take_over: after(LOCATED, TAKE_OVER),
+            update: after(STANDING, UPDATE),
+            touch_many: after(STANDING, TOUCH_MANY),
+            release: after(STANDING, RELEASE),
+            remove: after(STANDING, REMOVE),
+        }
+    }
+}
