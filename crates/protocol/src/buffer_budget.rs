@@ -408,4 +408,26 @@ mod tests {
         let (_, gone) = hold(&mut budget, "a", Held::Events, 1, 1);
         assert_eq!(gone.len(), 1);
     }
+
+    #[test]
+    fn principals_lose_one_after_another_until_the_limit_holds() {
+        let mut budget = BufferBudget::new(Limits {
+            total: 800,
+            per_principal: None,
+        });
+        for principal in ["a", "b", "c"] {
+            hold(&mut budget, principal, Held::Events, 100, 0);
+        }
+        budget.set_limits(Limits {
+            total: 160,
+            per_principal: None,
+        });
+        let dropped: Vec<usize> = std::iter::from_fn(|| budget.poll_output())
+            .map(|output| match output {
+                Output::DropEvents { bytes, .. } => bytes,
+                Output::Close { .. } => 0,
+            })
+            .collect();
+        assert_eq!(dropped, [100, 60], "it goes down to 140");
+    }
 }

@@ -505,4 +505,17 @@ mod tests {
         assert_eq!(streamed.read(Moment::START, &mut BytesMut::new()), Reading::Ended);
         assert_eq!(streamed.answer_status(), 200);
     }
+
+    #[test]
+    fn first_answer_counts() {
+        let mut modern_request = modern_request();
+        for text in ["first", "second"] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":3,"result":{{"text":"{text}"}}}}"#);
+            modern_request.handle_tell(Moment::START, reply(&text));
+        }
+        let Answer::Complete { body, .. } = modern_request.poll_answer(Moment::START) else {
+            panic!("it is answered");
+        };
+        assert!(memchr::memmem::find(&body, b"first").is_some());
+    }
 }

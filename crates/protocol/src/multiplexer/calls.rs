@@ -107,9 +107,7 @@ impl Multiplexer {
         if !self.is_ready() {
             return;
         }
-        if self.attribution.suspended.has_answers() {
-            self.admit_answers(now);
-        }
+        self.admit_answers(now);
         if self.ledger.waiting.is_empty() {
             return;
         }

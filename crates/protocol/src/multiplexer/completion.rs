@@ -17,7 +17,8 @@ impl Multiplexer {
     pub(super) fn finish_call(&mut self, now: Moment, id: WireId) -> Option<Box<InFlight>> {
         self.attribution.suspended.resume(id, &mut self.ledger);
         let call = self.ledger.take_call(id)?;
-        self.detach_questions(id);
+        // Its open questions stay: the server may still get their answers.
+        self.undeclared.refuse(id, &mut self.ledger, &self.link);
         if let Some(polling) = call.doing.polling() {
             polling.drop_polls(id, &mut self.ledger, &self.link);
         }
@@ -59,7 +60,8 @@ impl Multiplexer {
         // sent.
         let notification = message.filter(|message| self.ledger.has_room(message.len()));
         write_cancel(self.ledger.outgoing.end(), notification, id, reason);
-        self.detach_questions(id);
+        // Its open questions stay: the server may still get their answers.
+        self.undeclared.refuse(id, &mut self.ledger, &self.link);
         self.revoke_effects(&call);
         self.ledger
             .sessions
@@ -68,12 +70,6 @@ impl Multiplexer {
         self.resolve_held(now);
         self.admit(now);
         Some(call)
-    }
-
-    /// Detaches the questions of a call that ends. The server may still get their answers.
-    pub(super) fn detach_questions(&mut self, id: WireId) {
-        self.undeclared.refuse(id, &mut self.ledger, &self.link);
-        self.ledger.questions.detach(id);
     }
 
     /// A call ended without an answer of the server: its effect on subscriptions and levels is not

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::state::{OpenQuestion, QuestionOrigin};
-use crate::backend_face::WireId;
 use crate::exchange::{QuestionKey, SessionKey};
 use crate::time::Moment;
 
 /// The questions of one instance. `open` enters one and names it; `close` ends it, whether it was
-/// answered, refused or withdrawn. If its call ends first, `detach` lets it live on without the
-/// call.
+/// answered, refused or withdrawn. It may outlive its call.
 #[derive(Debug, Default)]
 pub(super) struct OpenQuestions {
     open: BTreeMap<QuestionKey, OpenQuestion>,
@@ -72,13 +70,6 @@ impl OpenQuestions {
         let mut open = self.open.iter();
         open.find(|(_, open)| matches!(&open.origin, QuestionOrigin::Server(asked) if asked == id))
             .map(|(key, _)| *key)
-    }
-
-    /// A call has ended. Its questions are still the server's to have answered.
-    pub(super) fn detach(&mut self, call: WireId) {
-        for open in self.open.values_mut().filter(|open| open.wire == Some(call)) {
-            open.wire = None;
-        }
     }
 
     /// Returns when the next question is late.

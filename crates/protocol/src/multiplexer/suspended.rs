@@ -151,10 +151,6 @@ impl Suspended {
         std::mem::take(&mut self.returning)
     }
 
-    pub(super) fn has_answers(&self) -> bool {
-        !self.returning.is_empty()
-    }
-
     /// The link has ended, and with it the calls.
     pub(super) fn lose_link(&mut self) {
         *self = Self::default();
@@ -461,5 +457,15 @@ mod tests {
         scene.receive(r#"{"jsonrpc":"2.0","id":3,"result":{"content":[]}}"#);
         let counters = scene.machine.counters();
         assert_eq!((counters.strays, counters.questions_refused), (0, 0));
+    }
+
+    #[test]
+    fn answer_of_another_session_is_not_given() {
+        let (mut scene, question) = Scene::asked();
+        scene.answer(2, question);
+        assert_eq!(scene.sent(), "");
+        assert_eq!(scene.machine.counters().strays, 1);
+        scene.answer(1, question);
+        assert!(scene.sent().contains("decline"));
     }
 }

@@ -34,6 +34,8 @@ macro_rules! conversations {
 }
 
 conversations! {
+    question_of_a_task_is_refused_in_time,
+    task_is_polled_at_its_own_pace,
     log_line_of_a_modern_clients_task_has_no_stream,
     only_session_is_asked_after_its_suspended_call_went_on,
     client_that_reads_only_events_gets_its_answer_as_one,

@@ -369,6 +369,15 @@ fn lines_are_wanted_only_while_there_is_room() {
     let mut client = self::client();
     send(&mut client, HELLO);
     open_session(&mut client);
+    let long = LIST.replace("tools/list", &"x".repeat(5000));
+    send(&mut client, &long);
+    assert!(!client.wants_lines(), "one large request is enough");
+    client.handle_session_line(NOW, answer("{}", Ending::Result, &long));
+    assert!(client.wants_lines());
+
+    let mut client = self::client();
+    send(&mut client, HELLO);
+    open_session(&mut client);
     let large = Bytes::from(format!("{{{}}}", " ".repeat(5000)));
     client.handle_session_line(NOW, OutgoingLine::Notice(large.clone()));
     assert!(!client.wants_lines(), "the client does not read");
