@@ -5,6 +5,7 @@ mod closing;
 mod eviction;
 mod modern_requests;
 mod old_streams;
+mod restoration;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::{Mutex, MutexGuard};
-use protocol::exchange::{BackendError, CallKey, Client, Principal, SessionKey};
+use protocol::exchange::{Ask, BackendError, CallKey, Client, Principal, SessionKey};
 use protocol::message::{Member, Message};
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
@@ -26,7 +27,7 @@ use uuid::Uuid;
 use crate::backend::process::Launcher;
 use crate::buffered::Buffered;
 use crate::clock::Clock;
-use crate::instance::Reservation;
+use crate::instance::{Instance, Reservation};
 use crate::metrics::{DestinationMetrics, LimitHits};
 use crate::modern_request_handle::ModernRequestHandle;
 use crate::record::Recorder;
@@ -34,13 +35,16 @@ use crate::reply::Refusal;
 use crate::seal::Sealer;
 use crate::server_eras::EraMemory;
 use crate::session_handle::{LineListener, SessionHandle};
+use crate::session_store::SessionStore;
 use crate::settings::{self, LimitSettings};
 use crate::status::DestinationStatus;
 use crate::upstream::{Upstream, UpstreamContext};
 
+use closing::SessionEnd;
 pub(crate) use closing::{CloseReason, Draining, SessionUse};
 pub(crate) use modern_requests::{CallOptions, NoRoomToWait, ParkedCall};
 pub(crate) use old_streams::{OldStream, OldStreamStep, OldStreams};
+pub(crate) use restoration::unavailable;
 
 /// What all destinations have in common.
 #[derive(Debug, Clone)]
@@ -52,6 +56,8 @@ pub(crate) struct SharedState {
     pub(crate) environment: Arc<BTreeMap<String, String>>,
     pub(crate) session_numbers: Arc<AtomicU64>,
     pub(crate) sealer: Arc<Sealer>,
+    /// The records of sessions, if sessions outlive this process.
+    pub(crate) session_store: Option<Arc<SessionStore>>,
     /// What waits to be read, in the whole gateway.
     pub(crate) buffered: Arc<Buffered>,
     pub(crate) limits: Arc<LimitSettings>,
@@ -294,7 +300,7 @@ impl Endpoint {
         self.check_open()?;
         self.make_room(&principal)?;
         let now = self.shared.clock.now();
-        let key = SessionKey(self.shared.session_numbers.fetch_add(1, Ordering::Relaxed));
+        let key = self.new_session_key();
         let (declared, info) = match &opening {
             SessionOpen::Initialize(message, _) => (
                 message.raw_copy(Member::Capabilities),
@@ -318,27 +324,46 @@ impl Endpoint {
             Some(_) => session.on_lines(),
             None => session,
         };
-        let id = Uuid::new_v4();
+        let handle = self.new_handle(Uuid::new_v4(), session, &instance, listener);
+        self.present(&handle, &instance, ask)?;
+        self.metrics.sessions_opened.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session opened");
+        Ok((handle, call))
+    }
+
+    fn new_handle(
+        &self,
+        id: Uuid,
+        session: Session,
+        instance: &Arc<Instance>,
+        listener: Option<Arc<dyn LineListener>>,
+    ) -> Arc<SessionHandle> {
         let handle = Arc::new(SessionHandle::new(
             id.to_string(),
             Arc::clone(&self.name),
             session,
-            Arc::clone(&instance),
+            Arc::clone(instance),
             self.shared.clock,
             Arc::clone(&self.shared.recorder),
             listener,
         ));
         handle.count_events(&self.shared.buffered);
+        handle
+    }
+
+    /// Presents the client of a session to its server, and adds the session to those that clients can
+    /// address.
+    fn present(&self, handle: &Arc<SessionHandle>, instance: &Arc<Instance>, ask: Ask) -> Result<(), Refusal> {
         // The instance knows the session before another thread can find it and end it.
-        instance.attach(key, Arc::<SessionHandle>::clone(&handle));
-        instance.ask(now, ask);
-        if let Err(refusal) = self.register(id, &handle) {
-            self.end(&handle);
-            return Err(refusal);
-        }
-        self.metrics.sessions_opened.fetch_add(1, Ordering::Relaxed);
-        tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session opened");
-        Ok((handle, call))
+        instance.attach(handle.key(), Arc::<SessionHandle>::clone(handle));
+        instance.ask(self.shared.clock.now(), ask);
+        let id = Uuid::parse_str(handle.id()).unwrap_or_default();
+        let registered = self.register(id, handle);
+        registered.inspect_err(|_| self.end(handle, SessionEnd::HandedOver))
+    }
+
+    fn new_session_key(&self) -> SessionKey {
+        SessionKey(self.shared.session_numbers.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Adds a session to those that clients can address, unless every place is taken or the
@@ -364,17 +389,27 @@ impl Endpoint {
         has_room
     }
 
-    /// Ends a session. Its child is ended too, if it was the session's own.
+    /// Ends a session for good. Its child is ended too, if it was the session's own.
     pub(crate) fn close(&self, handle: &Arc<SessionHandle>) {
+        self.close_as(handle, SessionEnd::Final);
+    }
+
+    fn close_as(&self, handle: &Arc<SessionHandle>, end: SessionEnd) {
         let id = Uuid::parse_str(handle.id()).unwrap_or_default();
         if self.sessions().remove(&id).is_some() {
-            self.end(handle);
+            self.end(handle, end);
         }
     }
 
     /// Ends a session that no client can address any more.
-    fn end(&self, handle: &SessionHandle) {
+    fn end(&self, handle: &SessionHandle, end: SessionEnd) {
         handle.end();
+        if let Some(record) = handle.kept() {
+            match end {
+                SessionEnd::Final => record.remove(),
+                SessionEnd::HandedOver => record.release(),
+            }
+        }
         self.upstream.end_session(handle.key());
         tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session closed");
     }
@@ -382,6 +417,14 @@ impl Endpoint {
     /// Expires what has been idle too long and lets sessions and instances tidy up.
     pub(crate) fn tick(&self, now: Moment, session_idle: Duration) {
         let handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
+        if let Some(store) = &self.shared.session_store {
+            store.touch(
+                handles
+                    .iter()
+                    .filter_map(|handle| handle.due_touch(now))
+                    .collect(),
+            );
+        }
         for handle in handles {
             handle.tick(now);
             if handle.instance().is_owned() && handle.instance().keeps_waiting(handle.key()) {
@@ -401,10 +444,14 @@ impl Endpoint {
     /// Ends what these principals hold open: sessions with their calls and streams, listens, calls
     /// that wait for their client, and children of their own. Returns the number of sessions.
     pub(crate) fn dismiss(&self, leaves: impl Fn(&str) -> bool) -> usize {
+        self.dismiss_as(leaves, SessionEnd::Final)
+    }
+
+    fn dismiss_as(&self, leaves: impl Fn(&str) -> bool, end: SessionEnd) -> usize {
         let mut handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
         handles.retain(|handle| leaves(handle.principal()));
         for handle in &handles {
-            self.close(handle);
+            self.close_as(handle, end);
         }
         self.old_streams.end_of(&leaves);
         let listens: Vec<Arc<ModernRequestHandle>> = {
@@ -436,7 +483,7 @@ impl Endpoint {
             ..BackendError::default()
         });
         self.upstream.fail_calls(&backend_error);
-        self.dismiss(|_| true);
+        self.dismiss_as(|_| true, why.session_end());
         self.upstream.stop();
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cluster::file::{FileRegistry, OpenError};
+use cluster::registry::Registry;
 use futures_util::future::join_all;
 use parking_lot::RwLock;
 use tokio::sync::watch;
@@ -22,6 +24,7 @@ use crate::line_sink::LineSink;
 use crate::metrics::{DestinationMetrics, ListenerMetrics};
 use crate::record::{RecordListener, Recorder};
 use crate::seal::Sealer;
+use crate::session_store::SessionStore;
 use crate::settings::{AuditSink, LimitSettings, Settings};
 use crate::state_dir::{StateDir, StateDirError};
 use crate::status::{DestinationStatus, Status};
@@ -44,6 +47,8 @@ pub enum StartError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     StateDir(#[from] StateDirError),
+    #[error(transparent)]
+    Sessions(#[from] OpenError),
     /// Each destination, and why it cannot start.
     #[error("no destination could start")]
     NothingStarts(Vec<(String, String)>),
@@ -93,10 +98,12 @@ impl Gateway {
     ) -> Result<Arc<Self>, StartError> {
         let clock = Clock::new();
         let tls = settings.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
-        let sealer = match &settings.state_dir {
-            Some(path) => Sealer::with_key(StateDir::open(path)?.key()?),
+        let state_dir = settings.state_dir.as_deref().map(StateDir::open).transpose()?;
+        let registry = state_dir.as_ref().map(open_registry).transpose()?;
+        let sealer = Arc::new(match &state_dir {
+            Some(state_dir) => Sealer::with_key(state_dir.key()?),
             None => Sealer::default(),
-        };
+        });
         let audit = Audit::open(&settings.audit).map_err(|source| StartError::Audit {
             file: match &settings.audit.sink {
                 AuditSink::File(path) => path.display().to_string(),
@@ -122,7 +129,11 @@ impl Gateway {
             )),
             environment: Arc::new(environment),
             session_numbers: Arc::default(),
-            sealer: Arc::new(sealer),
+            session_store: registry.map(|registry| {
+                let store = SessionStore::new(registry, Arc::clone(&sealer), settings.session_idle);
+                Arc::new(store)
+            }),
+            sealer,
             eras: Arc::default(),
             tells_callers_apart: settings.auth.is_on(),
         };
@@ -302,6 +313,9 @@ impl Gateway {
             tick.tick().await;
             let now = self.clock.now();
             let session_idle = self.config().session_idle;
+            if let Some(store) = &self.shared.session_store {
+                store.set_session_idle(session_idle);
+            }
             for destination in self.all() {
                 destination.tick(now, session_idle);
             }
@@ -344,6 +358,11 @@ impl Gateway {
         });
         pairs.collect()
     }
+}
+
+/// Opens the records of sessions.
+fn open_registry(state_dir: &StateDir) -> Result<Arc<dyn Registry>, StartError> {
+    Ok(Arc::new(FileRegistry::open(state_dir.path())?))
 }
 
 /// A connection that is open.

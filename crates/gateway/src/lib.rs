@@ -36,6 +36,7 @@ mod seal;
 mod serve;
 mod server_eras;
 mod session_handle;
+mod session_store;
 pub mod settings;
 mod single_header;
 mod state_dir;

@@ -128,6 +128,8 @@ pub(crate) enum Refusal {
     Retired,
     /// The audit log cannot be written, and calls without a record are not wanted.
     AuditUnavailable,
+    /// The records of sessions cannot be read or written.
+    RegistryUnavailable,
     /// A panic, which is a mistake of Rialto.
     Panicked,
 }
@@ -376,6 +378,11 @@ impl Refusal {
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
                 "the audit log cannot be written (audit.on_failure)".into(),
+            ),
+            Self::RegistryUnavailable => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the records of sessions cannot be read or written (state_dir)".into(),
             ),
             Self::Retired => (
                 S::SERVICE_UNAVAILABLE,

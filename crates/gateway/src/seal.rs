@@ -6,6 +6,7 @@
 //! long as the process does, or in `state_dir`. A later process then recognises the states of an
 //! earlier one, whose calls are lost, and can answer so.
 
+mod call;
 pub(crate) mod state;
 
 use std::sync::OnceLock;

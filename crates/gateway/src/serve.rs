@@ -27,6 +27,11 @@ impl Gateway {
                 tokio::join!(gateway.run_maintenance(), gateway.follow_certificate());
             }
         });
+        let recording = self.shared.session_store.clone().map(|store| {
+            let running = Arc::clone(&store);
+            let task = tasks::spawn("session records", async move { running.run().await });
+            (store, task)
+        });
         tasks::spawn("guard", {
             let gateway = Arc::clone(&self);
             async move { gateway.config().guard.prepare().await }
@@ -41,6 +46,10 @@ impl Gateway {
         accepting.abort();
         let _ = closing.send(true);
         self.stop_all().await;
+        if let Some((store, task)) = recording {
+            store.close(CLOSE_TIME).await;
+            task.abort();
+        }
         self.connections_closed(CLOSE_TIME).await;
         maintenance.abort();
         self.audit.flush(CLOSE_TIME);

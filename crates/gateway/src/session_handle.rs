@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use cluster::registry::Touch;
 use parking_lot::Mutex;
 use protocol::client_face::legacy;
 use protocol::eviction::Usage;
@@ -20,7 +21,7 @@ use protocol::message::{Message, Written};
 use protocol::session::replay::StreamKey;
 use protocol::session::{
     self, Accepted, Accepts, Answer, CallRecord, OutgoingLine, Output, Reader, Reading, Rejection, Session,
-    StreamRefusal,
+    StreamRefusal, TOKEN_MARK,
 };
 use protocol::time::Moment;
 use protocol::vec_map::VecMap;
@@ -36,6 +37,7 @@ use crate::instance::{Instance, InstanceUser, Reservation};
 use crate::metrics::DestinationMetrics;
 use crate::record::{self, Ending, Record, Recorder, Subject};
 use crate::reply;
+use crate::session_store::RecordHandle;
 
 /// A client that reads lines. It is given everything that its session has for it.
 pub(crate) trait LineListener: Send + Sync {
@@ -67,6 +69,8 @@ pub(crate) struct SessionHandle {
     listener: Option<Arc<dyn LineListener>>,
     /// The events that it keeps, as reported to the gateway's budget.
     events: ReportedEvents,
+    /// Its record, if the session is to outlive this process.
+    record: OnceLock<Box<RecordHandle>>,
     driver: Driver<SessionState>,
 }
 
@@ -100,6 +104,8 @@ enum SessionOrder {
     SendLine(OutgoingLine),
     /// A call has ended, and returns its permit.
     Ended(Box<CallRecord>, Option<Permit>),
+    /// The client has set something that its record must have.
+    WriteState(Box<protocol::exchange::SessionState>),
     /// The events that are kept have changed enough to be reported.
     Report(KeptEvents),
 }
@@ -135,6 +141,7 @@ impl SessionHandle {
             permit: Mutex::default(),
             listener,
             events: ReportedEvents::default(),
+            record: OnceLock::new(),
             driver: Driver::new(SessionState {
                 session,
                 wakers: VecMap::default(),
@@ -151,6 +158,25 @@ impl SessionHandle {
 
     pub(crate) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Keeps the session beyond this process.
+    pub(crate) fn keep(&self, record: RecordHandle) {
+        self.lock().session.keep_state();
+        // A session has one record.
+        let _ = self.record.set(Box::new(record));
+    }
+
+    /// Returns the record of the session, if it is to outlive this process.
+    pub(crate) fn kept(&self) -> Option<&RecordHandle> {
+        self.record.get().map(|record| &**record)
+    }
+
+    /// Returns the note of the session's use, if it is kept and one is due.
+    pub(crate) fn due_touch(&self, now: Moment) -> Option<Touch> {
+        let record = self.kept()?;
+        let idle_since = self.lock().session.idle_since();
+        record.due_touch(idle_since.map_or(Duration::ZERO, |since| now.since(since)))
     }
 
     pub(crate) fn hash(&self) -> SessionHash {
@@ -351,7 +377,26 @@ impl SessionHandle {
 
     pub(crate) fn resume(&self, last: &str) -> Result<Reader, StreamRefusal> {
         let now = self.clock.now();
-        self.act(now, |state, _| state.session.resume(now, last))
+        match self.act(now, |state, _| state.session.resume(now, last)) {
+            Err(StreamRefusal::Lost) => self.resume_lost(now, last),
+            resumed => resumed,
+        }
+    }
+
+    /// Returns what the tokens of its event ids are bound to.
+    fn token_binding(&self) -> String {
+        let destination = self.instance().destination();
+        format!("{destination}\n{}\n{}", self.principal, self.id)
+    }
+
+    /// Answers a call of an earlier process, which the token of the event id names.
+    fn resume_lost(&self, now: Moment, last: &str) -> Result<Reader, StreamRefusal> {
+        let token = last.split_once(TOKEN_MARK).map_or("", |(_, token)| token);
+        let id = self
+            .kept()
+            .and_then(|record| record.call_of(token, &self.token_binding()));
+        let id = id.ok_or(StreamRefusal::UnknownEvent)?;
+        Ok(self.act(now, |state, _| state.session.resume_lost(now, &id)))
     }
 
     /// Reads a stream; the waker is called when there is more.
@@ -390,6 +435,11 @@ impl SessionHandle {
             SessionOrder::Ended(record, permit) => {
                 drop(permit);
                 self.record_call(now, &record);
+            }
+            SessionOrder::WriteState(state) => {
+                if let Some(record) = self.kept() {
+                    record.set_state(&state);
+                }
             }
             SessionOrder::Report(kept) => self.events.report(&Principal::named(&self.principal), kept),
         }
@@ -493,8 +543,7 @@ impl Machine for SessionState {
                 },
                 Output::Ask(ask) => SessionOrder::Ask(*ask),
                 Output::Line(line) => SessionOrder::SendLine(line),
-                // No session is kept beyond its process yet.
-                Output::StateChanged(_) => continue,
+                Output::StateChanged(state) => SessionOrder::WriteState(state),
                 Output::Ended(record) => {
                     let permit = self.permits.remove(&record.call);
                     SessionOrder::Ended(record, permit)
@@ -531,7 +580,13 @@ impl Future for AwaitAnswer {
                     return Poll::Pending;
                 }
                 Answer::Complete { body, failure } => Answered::Complete { body, failure },
-                Answer::Stream(reader) => Answered::Stream(reader),
+                Answer::Stream(reader) => {
+                    if let Some(record) = self.handle.kept() {
+                        let token = |id: &[u8]| record.token(id, &self.handle.token_binding());
+                        state.session.set_stream_token(reader, token);
+                    }
+                    Answered::Stream(reader)
+                }
             }
         };
         self.done = true;

@@ -43,7 +43,7 @@ use replay::{Audience, ByteSum, EventId, Retention, StreamKey};
 use restoration::{EventOrigin, KeptState};
 
 /// How long a session may be idle that its client never opened.
-const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
+pub const IMPLICIT_IDLE: Duration = Duration::from_secs(60);
 
 pub use line_output::OutgoingLine;
 pub use readers::{Answer, Reader, Reading, StreamRefusal};

@@ -74,7 +74,12 @@ async fn serve_stdio(connection: &Connection, environment: &Environment) -> Exit
     let settings = &connection.settings;
     let gateway = match Gateway::new(settings, settings.listen, launcher(), environment.all()) {
         Ok(gateway) => gateway,
-        Err(error @ (StartError::Audit { .. } | StartError::Tls(_) | StartError::StateDir(_))) => {
+        Err(
+            error @ (StartError::Audit { .. }
+            | StartError::Tls(_)
+            | StartError::StateDir(_)
+            | StartError::Sessions(_)),
+        ) => {
             return fail(exit::CONFIGURATION, &error.to_string());
         }
         Err(error @ (StartError::Command { .. } | StartError::NothingStarts(_))) => {

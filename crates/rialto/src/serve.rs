@@ -218,7 +218,7 @@ pub(crate) fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
 /// Reports why there is no gateway, and returns the exit code for it.
 pub(crate) fn cannot_start(error: StartError) -> ExitCode {
     match error {
-        StartError::Audit { .. } | StartError::Tls(_) | StartError::StateDir(_) => {
+        StartError::Audit { .. } | StartError::Tls(_) | StartError::StateDir(_) | StartError::Sessions(_) => {
             fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error)))
         }
         StartError::Command { .. } | StartError::NothingStarts(_) => {

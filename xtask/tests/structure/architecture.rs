@@ -252,7 +252,7 @@ fn crates_depend_downwards() {
         ("protocol", &[]),
         ("oauth", &[]),
         ("cluster", &[]),
-        ("gateway", &["oauth", "protocol"]),
+        ("gateway", &["cluster", "oauth", "protocol"]),
         ("rialto", &["cluster", "gateway", "oauth", "protocol"]),
         ("testkit", &[]),
     ];

@@ -31,6 +31,14 @@ impl CloseReason {
         }
     }
 
+    /// Returns what becomes of the sessions that are still open.
+    pub(super) fn session_end(self) -> SessionEnd {
+        match self {
+            Self::Replaced | Self::Shutdown => SessionEnd::HandedOver,
+            Self::Removed => SessionEnd::Final,
+        }
+    }
+
     /// Returns the error text of calls that it ends.
     pub(super) fn words(self) -> &'static str {
         match self {
@@ -39,6 +47,14 @@ impl CloseReason {
             Self::Shutdown => "the gateway is shutting down",
         }
     }
+}
+
+/// Whether a session that ends here may go on elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SessionEnd {
+    Final,
+    /// Its record stays: another process, or the next endpoint of this name, may restore it.
+    HandedOver,
 }
 
 /// The destinations that a reload has removed or replaced, while they come to their end: the one

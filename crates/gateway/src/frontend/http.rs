@@ -25,6 +25,7 @@ use super::http_sse::OldPath;
 use super::lingering::UnreadFlag;
 use super::request_body::RequestBody;
 use crate::active_config::ActiveConfig;
+use crate::audit::SessionHash;
 use crate::endpoint::{Endpoint, SessionUse};
 use crate::frontend::respond;
 use crate::gateway::Gateway;
@@ -254,8 +255,21 @@ impl Gateway {
                         // memory for it.
                         Box::pin(context.post(&mut parts.headers, body)).await
                     }
-                    Method::GET => context.get(&Head::of(&parts.headers)),
-                    Method::DELETE => context.delete(&Head::of(&parts.headers)),
+                    Method::GET | Method::DELETE => {
+                        let head = Head::of(&parts.headers);
+                        let acted = match parts.method {
+                            Method::DELETE => context.delete(&head),
+                            _ => context.get(&head),
+                        };
+                        match acted {
+                            Ok(response) => response,
+                            // Boxed, since it is rare.
+                            Err(refusal) if context.may_restore(&refusal) => {
+                                Box::pin(context.act_restored(&parts.method, &head)).await
+                            }
+                            Err(refusal) => context.refuse(parts.method.as_str(), &refusal.into()),
+                        }
+                    }
                     Method::PUT
                     | Method::PATCH
                     | Method::HEAD
@@ -508,6 +522,21 @@ impl RequestContext<'_> {
             return Err(Refusal::AuditUnavailable);
         }
         Ok(())
+    }
+
+    /// Records the end of a session that was open in no process.
+    pub(super) fn record_closing(&self, http_method: &'static str, status: u16, session: &SessionHash) {
+        let principal = self.principal();
+        let subject = Subject {
+            destination: &self.destination.name,
+            session: Some(*session),
+            principal: principal.as_str(),
+            composed: None,
+            era: None,
+            metrics: &*self.destination.metrics,
+        };
+        let record = Record::of_closing(http_method, status, self.elapsed(), 0);
+        self.destination.recorder().record(&subject, &record);
     }
 
     /// Refuses a request, and records that.

@@ -22,6 +22,7 @@ impl Refusal {
             Self::Draining => Some("draining"),
             Self::Retired => Some("reloaded"),
             Self::AuditUnavailable => Some("audit_unavailable"),
+            Self::RegistryUnavailable => Some("registry_unavailable"),
             Self::Panicked => Some("internal_error"),
             Self::BrokenDestination => Some("cannot_start"),
             Self::IssuerUnavailable => Some("issuer_unavailable"),
@@ -84,6 +85,7 @@ impl Refusal {
             Self::DoubledSessionQuery => "doubled_session",
             Self::Retired => "reloaded",
             Self::AuditUnavailable => "audit_unavailable",
+            Self::RegistryUnavailable => "registry_unavailable",
             Self::Panicked => "internal_error",
         }
     }

@@ -103,6 +103,20 @@ impl Upstream {
         }
     }
 
+    /// Returns whether a request has every header that the server is given.
+    pub(crate) fn has_credentials(&self, headers: &HeaderMap) -> bool {
+        match &self.settings.backend {
+            BackendSpec::Process(spec) => {
+                let mut wanted = spec.env_from_headers.values();
+                wanted.all(|header| headers.contains_key(header.as_str()))
+            }
+            BackendSpec::Remote(spec) => {
+                let mut wanted = spec.forward_headers.iter();
+                wanted.all(|header| headers.contains_key(header.as_str()))
+            }
+        }
+    }
+
     /// Returns the instance for a client: of a session, or of a modern client that has none.
     ///
     /// Which clients share one is decided by [`protocol::placement`]. Where there is no room for another instance, the

@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
+use cluster::record;
+use cluster::registry::Claim;
 use http::header::{self, HeaderValue};
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode};
 use protocol::client_face::legacy::{self, Classified};
 use protocol::client_face::{self, modern};
-use protocol::message::{Kind, Message, Written};
+use protocol::message::{Kind, Member, Message, Written};
 use protocol::method::Method as McpMethod;
 use protocol::session::{Accepts, StreamRefusal};
 use protocol::version::{SessionStyle, Version};
 
 use super::{RefusedRequest, RequestContext, refuse_message};
-use crate::endpoint::{Endpoint, SessionOpen, SessionUse};
+use crate::audit::SessionHash;
+use crate::endpoint::{self, Endpoint, SessionOpen, SessionUse};
 use crate::fault_injection;
 use crate::frontend::body::{Body, Events};
 use crate::frontend::head::{Head, Revision};
@@ -122,7 +125,12 @@ impl RequestContext<'_> {
             legacy::lift(&message).map_err(|invalid| refused(Refusal::InvalidRequest(invalid)))?;
         let session = match looked_up {
             Some(handle) => Some(handle),
-            None => self.session_of(&head, &message).map_err(refused)?,
+            None => match self.session_of(&head, &message) {
+                Err(unknown) if self.may_restore(&unknown) => {
+                    Some(Box::pin(self.restored_session(&head)).await.map_err(refused)?)
+                }
+                found => found.map_err(refused)?,
+            },
         };
         if let Some(handle) = session {
             empty(headers);
@@ -137,7 +145,14 @@ impl RequestContext<'_> {
                 accepts,
                 opened: false,
             };
-            return Ok(self.receive(&handle, acceptance, posted, headers).await);
+            let response = self.receive(&handle, acceptance, posted, headers).await;
+            if sets_state(message.method())
+                && let Some(record) = handle.kept()
+            {
+                // What a client was confirmed survives the process.
+                Box::pin(record.written()).await;
+            }
+            return Ok(response);
         }
         match classified {
             Classified::Initialize | Classified::Ping | Classified::Request(_) => {
@@ -167,12 +182,22 @@ impl RequestContext<'_> {
         } else {
             SessionOpen::Implicit(version.unwrap_or(Version::ASSUMED))
         };
+        let hello = match &opening {
+            SessionOpen::Initialize(message, _) => {
+                let text = String::from_utf8_lossy(message.bytes());
+                record::Hello::Initialize(text.into_owned())
+            }
+            SessionOpen::Implicit(version) => record::Hello::Implicit(version.as_str().to_owned()),
+        };
         let (handle, call) = self.destination.open(self.principal(), headers, opening)?;
         handle.hold(place);
+        let claim = self.destination.keep(&handle, &hello);
         let (acceptance, _handshake) = match call {
             // A handshake is over when it is answered, here.
             Some(call) => (Acceptance::Call(call), Some(permit)),
             None => {
+                // Before the call runs: its answer could not be taken back.
+                self.write_record(&handle, claim.as_ref(), &hello).await?;
                 let taken = handle.take(message.clone(), accepts, Some(permit));
                 let acceptance = taken.map_err(|refusal| {
                     self.destination.close(&handle);
@@ -186,9 +211,35 @@ impl RequestContext<'_> {
             accepts,
             opened: true,
         };
-        Ok(self
+        let response = self
             .receive(&handle, acceptance, posted, &mut HeaderMap::new())
-            .await)
+            .await;
+        if call.is_some()
+            && response.headers().contains_key(SESSION_ID)
+            && let Err(refusal) = self.write_record(&handle, claim.as_ref(), &hello).await
+        {
+            // The handshake itself has been recorded, so that this is no further refusal for the audit.
+            return Ok(refusal.respond(message.raw(Member::Id)));
+        }
+        Ok(response)
+    }
+
+    /// Writes the record of a new session, where sessions have one. A session without its record is closed.
+    async fn write_record(
+        &self,
+        handle: &Arc<SessionHandle>,
+        claim: Option<&Claim>,
+        hello: &record::Hello,
+    ) -> Result<(), Refusal> {
+        let (Some(store), Some(claim)) = (self.destination.session_store(), claim) else {
+            return Ok(());
+        };
+        let (destination, principal) = (&self.destination.name, handle.principal());
+        let written = store.create(claim, destination, principal, hello.clone()).await;
+        written.map_err(|error| {
+            self.destination.close(handle);
+            endpoint::unavailable(&error)
+        })
     }
 
     /// Waits for the response to a message. `spare_headers` is an empty map for its headers. A
@@ -268,13 +319,43 @@ impl RequestContext<'_> {
         response
     }
 
-    pub(super) fn get(&self, head: &Head<'_>) -> Response<Body> {
+    /// Opens or resumes a stream.
+    pub(super) fn get(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
+        self.admit(head)?;
         self.open_stream(head)
-            .unwrap_or_else(|refusal| self.refuse("GET", &refusal.into()))
+    }
+
+    /// Restores the session of a GET or DELETE that was refused for it, and acts once more.
+    pub(super) async fn act_restored(&self, http_method: &Method, head: &Head<'_>) -> Response<Body> {
+        let acted = match *http_method {
+            Method::DELETE => self.delete_recorded(head).await,
+            _ => match self.restored_session(head).await {
+                Ok(_) => self.open_stream(head),
+                Err(refusal) => Err(refusal),
+            },
+        };
+        acted.unwrap_or_else(|refusal| self.refuse(http_method.as_str(), &refusal.into()))
+    }
+
+    /// Returns whether a session may be restored for a request that was refused.
+    pub(super) fn may_restore(&self, refusal: &Refusal) -> bool {
+        *refusal == Refusal::UnknownSession && self.destination.session_store().is_some()
+    }
+
+    /// Restores the session that a request names.
+    async fn restored_session(&self, head: &Head<'_>) -> Result<Arc<SessionHandle>, Refusal> {
+        if self.gateway.is_draining() {
+            return Err(Refusal::Draining);
+        }
+        let id = head.session_id()?.ok_or(Refusal::MissingSession)?;
+        let permit = || self.gateway.limiter.session(self.sharer().as_ref());
+        let principal = &self.caller.principal;
+        self.destination
+            .restore(id, principal, head.headers(), permit)
+            .await
     }
 
     fn open_stream(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
-        self.admit(head)?;
         head.check_accepts_events()?;
         let (_, handle) = self.required_session(head)?;
         head.revision()?.legacy()?;
@@ -302,16 +383,20 @@ impl RequestContext<'_> {
         Ok(respond::events(Body::events(events)))
     }
 
-    pub(super) fn delete(&self, head: &Head<'_>) -> Response<Body> {
-        let found = self.admit(head).and_then(|_| self.required_session(head));
-        match found {
-            Ok((destination, handle)) => {
-                destination.close(&handle);
-                handle.record(&Record::of_closing("DELETE", 204, self.elapsed(), 0));
-                respond::empty(StatusCode::NO_CONTENT)
-            }
-            Err(refusal) => self.refuse("DELETE", &refusal.into()),
-        }
+    pub(super) fn delete(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
+        self.admit(head)?;
+        let (destination, handle) = self.required_session(head)?;
+        destination.close(&handle);
+        handle.record(&Record::of_closing("DELETE", 204, self.elapsed(), 0));
+        Ok(respond::empty(StatusCode::NO_CONTENT))
+    }
+
+    /// Ends a session that is open in no process.
+    async fn delete_recorded(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
+        let id = head.session_id()?.ok_or(Refusal::MissingSession)?;
+        self.destination.end_recorded(id, &self.caller.principal).await?;
+        self.record_closing("DELETE", 204, &SessionHash::of(&id.to_string()));
+        Ok(respond::empty(StatusCode::NO_CONTENT))
     }
 
     /// Returns the session of a message. Answers and notifications also reach a session that drains
@@ -337,6 +422,14 @@ impl RequestContext<'_> {
             .session_for(SessionUse::FollowUp, id, &self.caller.principal)
             .ok_or(Refusal::UnknownSession)
     }
+}
+
+/// Returns whether a request sets something that the record of its session has.
+fn sets_state(method: McpMethod) -> bool {
+    matches!(
+        method,
+        McpMethod::LoggingSetLevel | McpMethod::ResourcesSubscribe | McpMethod::ResourcesUnsubscribe
+    )
 }
 
 /// A message that a session has accepted.
