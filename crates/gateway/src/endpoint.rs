@@ -353,7 +353,12 @@ impl Endpoint {
 
     /// Presents the client of a session to its server, and adds the session to those that clients can
     /// address.
-    fn present(&self, handle: &Arc<SessionHandle>, instance: &Arc<Instance>, ask: Ask) -> Result<(), Refusal> {
+    fn present(
+        &self,
+        handle: &Arc<SessionHandle>,
+        instance: &Arc<Instance>,
+        ask: Ask,
+    ) -> Result<(), Refusal> {
         // The instance knows the session before another thread can find it and end it.
         instance.attach(handle.key(), Arc::<SessionHandle>::clone(handle));
         instance.ask(self.shared.clock.now(), ask);
