@@ -92,7 +92,7 @@ pub struct ModernRequestRecord {
     pub status: u16,
 }
 
-/// What the client wants.
+/// What the client's request is for.
 #[derive(Debug)]
 enum Aim {
     Discover,
@@ -365,7 +365,7 @@ impl ModernRequest {
         }
     }
 
-    /// Does what a listen wants done.
+    /// Carries out the step of a listen: its event and its asks.
     fn follow(&mut self, step: ListenStep) {
         if let Some(event) = step.event {
             self.response.stream();
@@ -398,7 +398,7 @@ impl ModernRequest {
         }
     }
 
-    /// Ends what the backend has to do with this modern request.
+    /// Closes the user at the backend: its call is cancelled or has ended.
     fn close(&mut self) {
         let session = self.session;
         self.outputs.push_back(Output::Ask(Ask::Close { session }));

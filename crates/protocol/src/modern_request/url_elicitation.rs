@@ -14,7 +14,7 @@ use crate::version::Era;
 const DECLINED: &str = "the client did not visit what the server wants visited first";
 
 impl ModernRequest {
-    /// Begins a detour if the answer asks for one and the client can make it.
+    /// Begins a round of URL questions, if the answer requires it and the client can be asked.
     pub(super) fn begin_url_elicitation(&mut self, now: Moment, message: &Message, era: Era) -> bool {
         if !self.may_be_asked() {
             return false;
