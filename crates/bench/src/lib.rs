@@ -1,8 +1,9 @@
 //! What Rialto's speed is measured with, and against.
 //!
-//! Two servers (one handler over stdio, the same handler over HTTP), a load generator that costs little itself,
-//! and a runner that sets systems side by side in one run. Development only: nothing else in the house may depend
-//! on it. It measures; it asserts nothing about protocol conformance, which has tests of its own.
+//! Two servers (one handler over stdio, the same handler over HTTP), a load generator that costs
+//! little itself, and a runner that sets systems side by side in one run. Development only: nothing
+//! else in the house may depend on it. It measures; it asserts nothing about protocol conformance,
+//! which has tests of its own.
 
 pub mod connect;
 pub mod connection;

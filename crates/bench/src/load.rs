@@ -1,7 +1,7 @@
 //! The load: calls over HTTP, in a closed loop, at a fixed rate, or with a session of their own.
 //!
-//! Everything runs on one thread, so that the load takes at most one processor from what it measures.
-//! Every answer is checked; one wrong answer ends the measurement.
+//! Everything runs on one thread, so that the load takes at most one processor from what it
+//! measures. Every answer is checked; one wrong answer ends the measurement.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -130,8 +130,8 @@ pub(crate) fn check(answer: &Answer<'_>, call: Call, id: u64) -> anyhow::Result<
     request::check_answer(answer.body, call, id)
 }
 
-/// The status, and the words of a JSON-RPC error or of a plain text. Error pages are left out: they tell more about
-/// the machine than about the refusal.
+/// The status, and the words of a JSON-RPC error or of a plain text. Error pages are left out: they
+/// tell more about the machine than about the refusal.
 fn refusal(answer: &Answer<'_>) -> String {
     let error = Members::of(answer.body).find(b"error");
     let message = error
@@ -307,7 +307,8 @@ async fn pacer(
         session.post(&mut request, &body);
         let late = finished > due;
         tokio::time::sleep_until(due.into()).await;
-        // The timer's own lateness is not the target's; a call that had to wait for the one before is.
+        // The timer's own lateness is not the target's; a call that had to wait for the one before
+        // is.
         let sent = if late { due } else { Instant::now() };
         let answer = connection.exchange(&request).await?;
         check(&answer, call, id)?;

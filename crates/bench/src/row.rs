@@ -563,7 +563,8 @@ async fn costs(targets: Vec<(Target, usize)>, effort: Effort) -> anyhow::Result<
         let sessions = load::open_sessions(&target, count).await?;
         sites.push((target, sessions));
     }
-    // Many short turns: whatever else the machine does then disturbs some of them, and not their median.
+    // Many short turns: whatever else the machine does then disturbs some of them, and not their
+    // median.
     const TURNS: usize = 9;
     let mut costs = vec![Vec::new(); sites.len()];
     for turn in 0..=TURNS {

@@ -56,8 +56,8 @@ pub enum Setup {
     Destinations(usize),
     /// With an audit log in a file (Rialto only).
     Audit,
-    /// With everything switched on that guards and tells: callers who show who they are, audit, metrics, limits, a
-    /// policy (Rialto only).
+    /// With everything switched on that guards and tells: callers who show who they are, audit,
+    /// metrics, limits, a policy (Rialto only).
     Everything(Credentials),
     /// In front of a server of the modern era (Rialto only).
     ModernServer,
@@ -65,9 +65,11 @@ pub enum Setup {
     Narrow {
         calls: usize,
     },
-    /// In front of the native server instead of a child (Rialto only; the native server itself is as ever).
+    /// In front of the native server instead of a child (Rialto only; the native server itself is
+    /// as ever).
     Remote,
-    /// One destination for small calls and one for large messages, with so many threads (Rialto only).
+    /// One destination for small calls and one for large messages, with so many threads (Rialto
+    /// only).
     Beside {
         threads: usize,
     },
@@ -379,7 +381,8 @@ fn remote_config(files: &Path) -> PathBuf {
     files.join("remote.yml")
 }
 
-/// Starts the native server for Rialto to be in front of, and writes the configuration that says so.
+/// Starts the native server for Rialto to be in front of, and writes the configuration that says
+/// so.
 fn native_behind(programs: &Programs, files: &Path) -> anyhow::Result<Child> {
     let address = free_address()?;
     let mut child = Command::new(programs.ours.join("bench-native"))
@@ -433,7 +436,8 @@ fn free_address() -> anyhow::Result<SocketAddr> {
     listener.local_addr().context("a listener has an address")
 }
 
-/// Asks until `initialize` is answered. It blocks: nothing else is going on, and a timer would be too coarse.
+/// Asks until `initialize` is answered. It blocks: nothing else is going on, and a timer would be
+/// too coarse.
 fn wait_for_answer(front: Front<'_>, started: Instant, child: &mut Child) -> anyhow::Result<Duration> {
     let request = request::opening(front);
     let mut trouble = anyhow::anyhow!("never listened");

@@ -23,8 +23,8 @@ pub struct Compared {
     pub two: f64,
 }
 
-/// The time in which 99 of 100 small calls are answered while large messages flow through another destination, in
-/// milliseconds.
+/// The time in which 99 of 100 small calls are answered while large messages flow through another
+/// destination, in milliseconds.
 pub async fn beside_large_messages(programs: &Programs, effort: Effort) -> anyhow::Result<Compared> {
     let mut measured = [0.0; 2];
     for (threads, p99) in [1, 2].into_iter().zip(&mut measured) {
@@ -50,7 +50,8 @@ pub async fn beside_large_messages(programs: &Programs, effort: Effort) -> anyho
     Ok(Compared { one, two })
 }
 
-/// Sends large messages, one after the other, from a thread of their own: the small calls must not wait for them here.
+/// Sends large messages, one after the other, from a thread of their own: the small calls must not
+/// wait for them here.
 fn flow(target: &Target, time: Duration) -> anyhow::Result<f64> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

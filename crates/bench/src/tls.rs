@@ -1,4 +1,5 @@
-//! TLS between the load and the gateway: a certificate for one measurement, and a client that trusts it alone.
+//! TLS between the load and the gateway: a certificate for one measurement, and a client that
+//! trusts it alone.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ pub type TlsStream = tokio_rustls::client::TlsStream<TcpStream>;
 pub struct Tls(Arc<ClientConfig>);
 
 impl Tls {
-    /// Writes a certificate and its key as `cert.pem` and `key.pem`. Returns a client that trusts it.
+    /// Writes a certificate and its key as `cert.pem` and `key.pem`. Returns a client that trusts
+    /// it.
     pub fn write_certificate(directory: &Path) -> anyhow::Result<Self> {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).context("no certificate")?;
         std::fs::write(directory.join("cert.pem"), made.cert.pem()).context("cannot write a certificate")?;

@@ -47,7 +47,8 @@ pub(crate) fn public_path(settings: &Settings) -> String {
     url.map(|url| url.path().to_owned()).unwrap_or_default()
 }
 
-/// Returns the guard of these destinations; those that drain are among them, so that their clients can finish.
+/// Returns the guard of these destinations; those that drain are among them, so that their clients
+/// can finish.
 pub(crate) fn guard(
     settings: &Settings,
     destinations: &BTreeSet<String>,
@@ -65,7 +66,8 @@ pub(crate) fn guard(
     ))
 }
 
-/// Returns why destinations cannot be started, by their names: a program that is not found, a file that cannot be read.
+/// Returns why destinations cannot be started, by their names: a program that is not found, a file
+/// that cannot be read.
 pub(crate) fn check_commands(
     settings: &Settings,
     environment: &BTreeMap<String, String>,

@@ -53,7 +53,8 @@ pub(crate) struct Instance {
     driver: Driver<InstanceState>,
     /// There is something to write.
     pub(crate) outgoing_ready: Notify,
-    /// The supervisor has something to look at: a link is wanted, a deadline moved, the instance is to stop.
+    /// The supervisor has something to look at: a link is wanted, a deadline moved, the instance is
+    /// to stop.
     pub(crate) supervisor_wake: Notify,
     stopping: AtomicBool,
     /// The server has asked a question, so from now on the instance serves one principal.
@@ -64,8 +65,8 @@ pub(crate) struct Instance {
     ended_reservations: AtomicU64,
 }
 
-/// An instance that was chosen for a client. Until this is dropped the instance is not stopped as unused, so the
-/// caller keeps it until the client is attached.
+/// An instance that was chosen for a client. Until this is dropped the instance is not stopped as
+/// unused, so the caller keeps it until the client is attached.
 #[derive(Debug)]
 pub(crate) struct Reservation(Arc<Instance>);
 
@@ -153,7 +154,8 @@ enum Inlet {
 
 /// What to do after an ask.
 enum Asked {
-    /// A user that has left is dropped without the lock: this may be the last that holds its session.
+    /// A user that has left is dropped without the lock: this may be the last that holds its
+    /// session.
     Done {
         _gone: Option<Arc<dyn InstanceUser>>,
     },
@@ -244,22 +246,24 @@ impl Instance {
         }
     }
 
-    /// Reserves the instance for a client. The caller holds the lock under which instances are chosen and removed.
+    /// Reserves the instance for a client. The caller holds the lock under which instances are
+    /// chosen and removed.
     pub(crate) fn reserve(self: &Arc<Self>) -> Reservation {
         self.reservations.fetch_add(1, Ordering::Relaxed);
         Reservation(Arc::clone(self))
     }
 
-    /// Returns the present moment, unless a client is about to be attached. What is read of the instance afterwards
-    /// holds as long as [`Instance::is_unreserved_since`] does. The caller holds the same lock as for `reserve`.
+    /// Returns the present moment, unless a client is about to be attached. What is read of the
+    /// instance afterwards holds as long as [`Instance::is_unreserved_since`] does. The caller
+    /// holds the same lock as for `reserve`.
     pub(crate) fn unreserved(&self) -> Option<Unreserved> {
         let reservations = self.reservations.load(Ordering::Relaxed);
         let ended = self.ended_reservations.load(Ordering::Acquire);
         (ended == reservations).then_some(Unreserved { reservations })
     }
 
-    /// Returns whether the instance was chosen for no client since then. The caller holds the same lock as for
-    /// `reserve`.
+    /// Returns whether the instance was chosen for no client since then. The caller holds the same
+    /// lock as for `reserve`.
     pub(crate) fn is_unreserved_since(&self, then: Unreserved) -> bool {
         self.reservations.load(Ordering::Relaxed) == then.reservations
     }
@@ -342,7 +346,8 @@ impl Instance {
         }
     }
 
-    /// Returns whether the instance is one principal's, so that sessions of others may have to leave it.
+    /// Returns whether the instance is one principal's, so that sessions of others may have to
+    /// leave it.
     pub(crate) fn is_owned(&self) -> bool {
         self.owned.load(Ordering::Relaxed)
     }
@@ -357,8 +362,8 @@ impl Instance {
         self.lock().multiplexer.is_kept_waiting(session)
     }
 
-    /// Hands a session over to another instance of the same server. The session stays if something has come up that it must
-    /// stay for. Returns whether it has moved.
+    /// Hands a session over to another instance of the same server. The session stays if something
+    /// has come up that it must stay for. Returns whether it has moved.
     pub(crate) fn hand_over(
         &self,
         session: SessionKey,
@@ -565,13 +570,15 @@ impl Instance {
         self.with(|multiplexer, now| multiplexer.handle_stderr(now));
     }
 
-    /// Returns what the server has written on stdout that was no message, unless it got ready all the same.
+    /// Returns what the server has written on stdout that was no message, unless it got ready all
+    /// the same.
     pub(crate) fn stray_output(&self) -> Option<StrayOutput> {
         let stray = self.lock().stray_output.clone();
         (stray.lines > 0).then_some(stray)
     }
 
-    /// Returns whether the server has not answered the handshake on this link, or has not before the link ended.
+    /// Returns whether the server has not answered the handshake on this link, or has not before
+    /// the link ended.
     pub(crate) fn is_starting(&self) -> bool {
         !self.lock().was_ready
     }
@@ -585,8 +592,8 @@ impl Instance {
         self.with(|multiplexer, _| multiplexer.handle_deadline(now));
     }
 
-    /// Takes every whole line that has been read. Returns how many there were; `None` when the server is to be
-    /// replaced, so that nothing more of its output is of use.
+    /// Takes every whole line that has been read. Returns how many there were; `None` when the
+    /// server is to be replaced, so that nothing more of its output is of use.
     pub(crate) fn arrive(&self, framer: &mut LineFramer, pid: u32) -> Option<usize> {
         let mut lines = 0;
         let now = self.clock.now();

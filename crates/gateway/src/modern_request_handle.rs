@@ -1,7 +1,8 @@
 //! The handle of a modern request: its machine, the task that waits for it, and the instance it
 //! uses.
 //!
-//! Like a session's ([`crate::session_handle`]), but for one modern request and the rounds that follow from it.
+//! Like a session's ([`crate::session_handle`]), but for one modern request and the rounds that
+//! follow from it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -30,7 +31,8 @@ use crate::record::{Ending, Record, Recorder, Subject};
 use crate::reply;
 use crate::seal::state::StateSeal;
 
-/// Wakes the task that waits for a request at the moment at which the questions of its server are due.
+/// Wakes the task that waits for a request at the moment at which the questions of its server are
+/// due.
 #[derive(Default)]
 pub(crate) struct QuestionDebounce(Option<(Moment, Pin<Box<Sleep>>)>);
 
@@ -194,8 +196,8 @@ impl ModernRequestHandle {
         self.act(|state, _| state.modern_request.handle_tick(now));
     }
 
-    /// Returns the answer with the server's questions under a sealed state; `None` if there are none
-    /// any more, so that the request is to be polled again.
+    /// Returns the answer with the server's questions under a sealed state; `None` if there are
+    /// none any more, so that the request is to be polled again.
     pub(crate) fn park(&self, sealed: &str, until: Moment) -> Option<Bytes> {
         self.act(|state, _| state.modern_request.park(sealed, until))
     }
@@ -232,7 +234,8 @@ impl ModernRequestHandle {
         })
     }
 
-    /// Ends the request with a failure instead of the server's questions. Returns the answer for the client.
+    /// Ends the request with a failure instead of the server's questions. Returns the answer for
+    /// the client.
     pub(crate) fn fail(&self, failure: Failure) -> Bytes {
         self.act(|state, _| state.modern_request.fail(failure))
     }
@@ -246,7 +249,8 @@ impl ModernRequestHandle {
         self.act(|state, _| state.modern_request.handle_disconnect());
     }
 
-    /// Writes what is new into `out` as events. If there is nothing, the task is woken when there is.
+    /// Writes what is new into `out` as events. If there is nothing, the task is woken when there
+    /// is.
     pub(crate) fn read(
         &self,
         out: &mut BytesMut,
@@ -259,7 +263,8 @@ impl ModernRequestHandle {
         })
     }
 
-    /// Returns the next thing for a client that reads lines. If it has to wait, the task is woken when there is more.
+    /// Returns the next thing for a client that reads lines. If it has to wait, the task is woken
+    /// when there is more.
     pub(crate) fn poll_line(&self, debounce: &mut QuestionDebounce, context: &mut Context<'_>) -> Line {
         self.poll(debounce, context, |modern_request, now| {
             let line = modern_request.poll_line(now);
@@ -268,7 +273,8 @@ impl ModernRequestHandle {
         })
     }
 
-    /// Polls the machine, which also returns whether the task has to wait; and again if its deadline has come.
+    /// Polls the machine, which also returns whether the task has to wait; and again if its
+    /// deadline has come.
     fn poll<T>(
         &self,
         debounce: &mut QuestionDebounce,
@@ -393,7 +399,8 @@ impl KeepsEvents for ModernRequestHandle {
 }
 
 impl RequestState {
-    /// Moves the outputs to the end of `orders`, for a caller that runs because it was woken and needs no waking.
+    /// Moves the outputs to the end of `orders`, for a caller that runs because it was woken and
+    /// needs no waking.
     fn poll_outputs_but_wakes(&mut self, orders: &mut Outputs<RequestOrder>) {
         while let Some(output) = self.modern_request.poll_output() {
             match output {

@@ -1,7 +1,7 @@
 //! Configuration "as used": complete, checked, with every default filled in.
 //!
-//! `crates/rialto` reads flags, environment and files and produces these values; nothing else in the
-//! house ever meets a configuration that could be invalid.
+//! `crates/rialto` reads flags, environment and files and produces these values; nothing else in
+//! the house ever meets a configuration that could be invalid.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -50,11 +50,13 @@ impl fmt::Debug for Secret {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub listen: SocketAddr,
-    /// The threads that serve. The program starts them; the gateway only names a change at a reload.
+    /// The threads that serve. The program starts them; the gateway only names a change at a
+    /// reload.
     pub threads: NonZeroUsize,
     /// Plain HTTP without it.
     pub tls: Option<TlsSettings>,
-    /// Silence after which the call of a client that takes JSON only gets 504. Progress resets it, up to ten times the value.
+    /// Silence after which the call of a client that takes JSON only gets 504. Progress resets it,
+    /// up to ten times the value.
     pub request_timeout: Duration,
     /// The same for a client that reads events.
     pub stream_timeout: Duration,
@@ -66,7 +68,8 @@ pub struct Settings {
     pub drain: Duration,
     /// Holds what a restart must find again. Without it nothing is written.
     pub state_dir: Option<PathBuf>,
-    /// Host names (without port) that requests may name besides loopback ones and the listen address.
+    /// Host names (without port) that requests may name besides loopback ones and the listen
+    /// address.
     pub allowed_hosts: Vec<String>,
     /// Origins (`https://app.example.com`) that browsers may call from, besides loopback ones.
     pub allowed_origins: Vec<String>,
@@ -140,7 +143,8 @@ pub struct Destination {
     pub show: Show,
     /// The roots that a legacy server receives when it asks and no client can be asked.
     pub roots: Vec<String>,
-    /// Clients of the old transport (HTTP with SSE) are served at `/{name}/sse` and `/{name}/message`.
+    /// Clients of the old transport (HTTP with SSE) are served at `/{name}/sse` and
+    /// `/{name}/message`.
     pub legacy_sse: bool,
     /// Which of its tools clients may see and call.
     pub tools: ToolPolicy,
@@ -195,7 +199,8 @@ pub struct ProcessSpec {
 pub enum Inherits {
     /// A short list: Rialto's environment may hold keys of the gateway and of other servers.
     AllowList,
-    /// All but those that configure Rialto: the command was given in the shell that the variables are from.
+    /// All but those that configure Rialto: the command was given in the shell that the variables
+    /// are from.
     Everything,
 }
 
@@ -251,7 +256,8 @@ pub enum SignIn {
     OAuth(oauth::SignIn),
 }
 
-/// What is signed in at is the address, which is compared beside it; the rest is the same for a whole process.
+/// What is signed in at is the address, which is compared beside it; the rest is the same for a
+/// whole process.
 impl PartialEq for SignIn {
     fn eq(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)

@@ -1,4 +1,5 @@
-//! An upstream: the server behind an endpoint. How it is started, shared, evicted and negotiated with.
+//! An upstream: the server behind an endpoint. How it is started, shared, evicted and negotiated
+//! with.
 
 mod era;
 mod instances;
@@ -118,7 +119,8 @@ impl Upstream {
         }
     }
 
-    /// Counts on where another upstream of this name stopped, so that no counter goes back at a reload.
+    /// Counts on where another upstream of this name stopped, so that no counter goes back at a
+    /// reload.
     pub(crate) fn counting_on(mut self, predecessor: &Self) -> Self {
         self.metrics = Arc::clone(&predecessor.metrics);
         self.pool = Arc::clone(&predecessor.pool);
@@ -137,7 +139,8 @@ impl Upstream {
         &self.tools
     }
 
-    /// Allows sign-in to take visible steps, such as opening a browser: a client has a request for the server.
+    /// Allows sign-in to take visible steps, such as opening a browser: a client has a request for
+    /// the server.
     pub(crate) fn wake(&self) {
         if let BackendSpec::Remote(RemoteSpec {
             sign_in: SignIn::OAuth(sign_in),
@@ -242,8 +245,8 @@ impl Upstream {
                 .all(|health| matches!(health, Health::BackingOff(_) | Health::Failed(_)))
     }
 
-    /// Returns whether clients can be served: the server has answered, or is not there because no client has asked for
-    /// it. A server that is started before clients come is waited for.
+    /// Returns whether clients can be served: the server has answered, or is not there because no
+    /// client has asked for it. A server that is started before clients come is waited for.
     pub(crate) fn is_ready(&self) -> bool {
         let is_promised = self.starts_eagerly() && self.rules().sharing != Sharing::PerSession;
         let health = self.health();
@@ -263,7 +266,8 @@ impl Upstream {
             .collect()
     }
 
-    /// Returns the instances at this moment, by what they are for, each with whether a client is about to be attached.
+    /// Returns the instances at this moment, by what they are for, each with whether a client is
+    /// about to be attached.
     pub(crate) fn instances_by_key(&self) -> Vec<(InstanceKey, Arc<Instance>, Option<Unreserved>)> {
         let instances = self.instances();
         let instances = instances.iter();
@@ -272,8 +276,8 @@ impl Upstream {
             .collect()
     }
 
-    /// Takes an instance out, so that no new client finds it, unless it was chosen for a client since then. Returns
-    /// whether it was taken out.
+    /// Takes an instance out, so that no new client finds it, unless it was chosen for a client
+    /// since then. Returns whether it was taken out.
     pub(crate) fn remove_unreserved(
         &self,
         key: &InstanceKey,

@@ -335,8 +335,8 @@ impl Message {
         }
     }
 
-    /// Returns the message with another progress token. It is not read again: what stands behind the token
-    /// has moved with it, and what it is part of has grown.
+    /// Returns the message with another progress token. It is not read again: what stands behind
+    /// the token has moved with it, and what it is part of has grown.
     pub(crate) fn with_progress_token(&self, token: &[u8]) -> Self {
         let old = self.0.spans.get(Member::ProgressToken);
         let end = old.start as usize + token.len();

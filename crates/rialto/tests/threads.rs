@@ -1,6 +1,7 @@
-//! The promises of a storm with several threads: clients of both eras on a shared child, on children of their own and
-//! on a remote server, while the configuration is reloaded, children are killed and the remote server forgets its
-//! sessions. Every call ends, every answer is its caller's own, progress keeps its order, nothing runs twice.
+//! The promises of a storm with several threads: clients of both eras on a shared child, on
+//! children of their own and on a remote server, while the configuration is reloaded, children are
+//! killed and the remote server forgets its sessions. Every call ends, every answer is its caller's
+//! own, progress keeps its order, nothing runs twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +119,8 @@ fn tool_of(destination: &str) -> &'static str {
     }
 }
 
-/// The messages before an answer are about its own call, in the order in which the server sent them.
+/// The messages before an answer are about its own call, in the order in which the server sent
+/// them.
 fn check_progress(marker: &str, reply: &Reply) {
     let mut last = 0;
     for message in reply.messages() {

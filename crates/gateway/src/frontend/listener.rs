@@ -68,12 +68,14 @@ pub(crate) async fn accept_loop(gateway: Arc<Gateway>, listener: TcpListener, cl
                     if let Some(connection) = evicted.handle {
                         connection.abort();
                     }
-                    // It closes its socket now, so that there are never many more of them than places.
+                    // It closes its socket now, so that there are never many more of them than
+                    // places.
                     tokio::task::yield_now().await;
                 }
             }
             Err(error) => {
-                // Out of descriptors, most likely: trying again at once would only burn the processor.
+                // Out of descriptors, most likely: trying again at once would only burn the
+                // processor.
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -81,8 +83,8 @@ pub(crate) async fn accept_loop(gateway: Arc<Gateway>, listener: TcpListener, cl
     }
 }
 
-/// Answers a connection beyond the limits with the shortest 503, without waiting for anything. Over TLS nothing is
-/// written in the clear: the client only sees the connection close.
+/// Answers a connection beyond the limits with the shortest 503, without waiting for anything. Over
+/// TLS nothing is written in the clear: the client only sees the connection close.
 fn reject_connection(gateway: &Gateway, stream: &TcpStream) {
     const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
     if gateway.tls.is_none() {
@@ -166,8 +168,8 @@ async fn serve_connection(
 
 /// Returns how a connection ended; `None`, if all are to be closed before.
 ///
-/// Each message on a connection leads here, so `closing` is only polled when it may be set: it wakes a task that
-/// has polled it once, and by then the gateway drains.
+/// Each message on a connection leads here, so `closing` is only polled when it may be set: it
+/// wakes a task that has polled it once, and by then the gateway drains.
 async fn unless_closed<T>(
     gateway: &Gateway,
     mut connection: Pin<&mut impl Future<Output = T>>,

@@ -121,8 +121,9 @@ pub(super) async fn post(
     }
 }
 
-/// Returns the answer that puts a server's questions to the client; or a failure, where no more calls
-/// can wait for their clients. `None`: there are no questions any more, and the request is to be polled again.
+/// Returns the answer that puts a server's questions to the client; or a failure, where no more
+/// calls can wait for their clients. `None`: there are no questions any more, and the request is to
+/// be polled again.
 pub(super) fn put(destination: &Endpoint, handle: &Arc<ModernRequestHandle>, round: u32) -> Option<Bytes> {
     destination.park(handle, round).unwrap_or_else(|NoRoomToWait| {
         let limit = "calls waiting for their clients";

@@ -326,8 +326,8 @@ fn explain(text: &mut String, backend_error: &BackendError) {
     }
 }
 
-/// Returns a JSON-RPC error object. Where no id could be read it is null, as JSON-RPC has it for the legacy
-/// era.
+/// Returns a JSON-RPC error object. Where no id could be read it is null, as JSON-RPC has it for
+/// the legacy era.
 pub fn error(id: Option<&[u8]>, code: i32, text: &str, data: Option<&str>) -> Bytes {
     let mut out = BytesMut::with_capacity(96 + text.len());
     out.put_slice(br#"{"jsonrpc":"2.0","id":"#);

@@ -1,4 +1,5 @@
-//! Rounds of input: questions are sent with the end of one HTTP request, and answers come with the next one.
+//! Rounds of input: questions are sent with the end of one HTTP request, and answers come with the
+//! next one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,8 +24,8 @@ pub enum RetryRefusal {
     BadAnswer,
 }
 
-/// How long a question waits for others that the server asks at the same time: on the wire they come one by one,
-/// but the client should be asked all of them in one round.
+/// How long a question waits for others that the server asks at the same time: on the wire they
+/// come one by one, but the client should be asked all of them in one round.
 const SIBLINGS: Duration = Duration::from_millis(20);
 
 /// Where the client's answer goes.
@@ -38,8 +39,9 @@ pub(super) enum Addressee {
 
 /// The questions that the client has not answered, and the number of the round that gives them out.
 ///
-/// `ask` and `withdraw` take what the server does. The questions are given out when the first of them `is_due`, so that
-/// others can join it. `answer` takes the client's answers and begins the next round.
+/// `ask` and `withdraw` take what the server does. The questions are given out when the first of
+/// them `is_due`, so that others can join it. `answer` takes the client's answers and begins the
+/// next round.
 #[derive(Debug, Default)]
 pub(super) struct InputRounds {
     /// By the key that the client knows the question by.
@@ -133,7 +135,8 @@ impl InputRounds {
             self.asked.remove(key);
         }
         self.round += 1;
-        // Those that are left are asked again, together with what the server asks because of the answers.
+        // Those that are left are asked again, together with what the server asks because of the
+        // answers.
         self.due = now.after(SIBLINGS);
         Ok(answers)
     }
@@ -145,9 +148,10 @@ impl ModernRequest {
         matches!(self.aim, Aim::Call) && self.original.method().may_ask()
     }
 
-    /// Returns the server's questions for the client. The attached request ends with them, and the call
-    /// waits for the client until `until`. Returns `None`, and changes nothing, if there is no question any more: the
-    /// server may have answered or withdrawn it since the questions were due. The request is then polled again.
+    /// Returns the server's questions for the client. The attached request ends with them, and the
+    /// call waits for the client until `until`. Returns `None`, and changes nothing, if there is no
+    /// question any more: the server may have answered or withdrawn it since the questions were
+    /// due. The request is then polled again.
     pub fn park(&mut self, state: &str, until: Moment) -> Option<Bytes> {
         let is_running = matches!(self.stage, Stage::Running) && self.outcome.is_none();
         if !is_running || !self.rounds.is_open() {

@@ -39,7 +39,8 @@ pub enum Reading {
     Open,
     /// Everything was read.
     Ended,
-    /// The stream ends with a question: seal a state for this round and give it to [`ModernRequest::park`], then read on.
+    /// The stream ends with a question: seal a state for this round and give it to
+    /// [`ModernRequest::park`], then read on.
     Ask {
         /// The number of the round.
         round: u32,
@@ -69,8 +70,8 @@ pub enum Line {
     Over,
 }
 
-/// The request that is attached, or was last, and how it is answered: as one body, or as a stream from the moment at which
-/// [`Response::stream`] was called.
+/// The request that is attached, or was last, and how it is answered: as one body, or as a stream
+/// from the moment at which [`Response::stream`] was called.
 #[derive(Debug)]
 pub(super) struct Response {
     request: Message,
@@ -121,7 +122,8 @@ impl Response {
         self.streaming
     }
 
-    /// Returns whether the response is a stream, or has to be one because the client reads nothing else.
+    /// Returns whether the response is a stream, or has to be one because the client reads nothing
+    /// else.
     fn must_stream(&mut self) -> bool {
         self.streaming |= self.accepts == Accepts::Events;
         self.streaming
@@ -135,8 +137,8 @@ impl Response {
                 .is_some_and(|wanted| message.level().is_none_or(|level| level >= wanted))
     }
 
-    /// Returns what is related to the call as the request wants it. A retry has a log level and a progress token of its
-    /// own, or none.
+    /// Returns what is related to the call as the request wants it. A retry has a log level and a
+    /// progress token of its own, or none.
     pub(super) fn event(&self, message: &Message, round: u32) -> Option<Bytes> {
         if !self.wants(message) {
             return None;
@@ -180,7 +182,8 @@ impl ModernRequest {
         Answer::Waiting
     }
 
-    /// Returns when the answer is to be polled though nothing has come: the server's questions are given out then.
+    /// Returns when the answer is to be polled though nothing has come: the server's questions are
+    /// given out then.
     pub fn next_deadline(&self) -> Option<Moment> {
         let is_waiting = matches!(self.stage, Stage::Running) && self.outcome.is_none();
         self.rounds.next_deadline().filter(|_| is_waiting)

@@ -72,8 +72,8 @@ pub struct LineFramer {
 }
 
 impl LineFramer {
-    /// Returns a framer that keeps lines of up to `max_line` bytes. It allocates nothing before the first
-    /// read.
+    /// Returns a framer that keeps lines of up to `max_line` bytes. It allocates nothing before the
+    /// first read.
     pub fn new(max_line: usize) -> Self {
         Self {
             buffer: BytesMut::new(),

@@ -1,12 +1,14 @@
-//! Conversations: scripts of what clients and a server send and receive, run against the real machines.
+//! Conversations: scripts of what clients and a server send and receive, run against the real
+//! machines.
 //!
 //! Each file in `tests/conversations` is one idea, stated as a sentence in its first comment. The
-//! fixture wires sessions and a multiplexer together as the gateway does: tells go to their session,
-//! asks go to the multiplexer, a stream is read when the machine wakes its reader. The language is
-//! described in `conversations/script.rs`.
+//! fixture wires sessions and a multiplexer together as the gateway does: tells go to their
+//! session, asks go to the multiplexer, a stream is read when the machine wakes its reader. The
+//! language is described in `conversations/script.rs`.
 //!
-//! Everything received must be expected: before a peer sends again, and at the end, every mailbox has
-//! to be empty. What the multiplexer still has at the end, or has counted, must have been stated.
+//! Everything received must be expected: before a peer sends again, and at the end, every mailbox
+//! has to be empty. What the multiplexer still has at the end, or has counted, must have been
+//! stated.
 #![expect(
     clippy::disallowed_methods,
     reason = "a test reads its scripts, and writes them on request"

@@ -1,4 +1,5 @@
-//! Modern clients on the fixture: every POST is a modern request of its own, and a retry finds the one that is parked.
+//! Modern clients on the fixture: every POST is a modern request of its own, and a retry finds the
+//! one that is parked.
 
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, Received, events};
 
-/// How a state of the fixture's own begins. A real one is sealed; what is in it is the gateway's business.
+/// How a state of the fixture's own begins. A real one is sealed; what is in it is the gateway's
+/// business.
 pub(crate) const SEAL: &str = "sealed ";
 
 /// One modern request and its rounds.
@@ -141,8 +143,8 @@ impl Fixture {
         }
     }
 
-    /// Carries out the orders of modern requests. Returns the asks for the backend, and whether there
-    /// was anything to do.
+    /// Carries out the orders of modern requests. Returns the asks for the backend, and whether
+    /// there was anything to do.
     pub(crate) fn run_modern_requests(&mut self) -> (Vec<Ask>, bool) {
         let mut asks = Vec::new();
         let mut busy = false;

@@ -3,9 +3,9 @@
 //!
 //! The input is a script, one act a line; the first byte is the act, the rest is the message. The
 //! driver does what the frontend does: it checks an envelope, seals a state for a round and finds
-//! the modern request that a state names. It demands that nothing panics, each line, answer and event
-//! is one message, an answer has its request's id and comes once, a state is taken once, every limit
-//! holds, and once all clients have gone nothing is left.
+//! the modern request that a state names. It demands that nothing panics, each line, answer and
+//! event is one message, an answer has its request's id and comes once, a state is taken once,
+//! every limit holds, and once all clients have gone nothing is left.
 
 use std::sync::Arc;
 use std::time::Duration;

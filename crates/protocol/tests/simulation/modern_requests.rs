@@ -1,4 +1,5 @@
-//! Restless clients of the modern era: every request is a modern request, and some come back to those that are parked.
+//! Restless clients of the modern era: every request is a modern request, and some come back to
+//! those that are parked.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use crate::listens::Listen;
 use crate::run::{Event, SimulationRun, message, meta, value_of};
 use crate::tasks::TaskUse;
 
-/// Modern requests are sessions to a backend. In the history their numbers distinguish them from those of clients.
+/// Modern requests are sessions to a backend. In the history their numbers distinguish them from
+/// those of clients.
 pub(crate) const FIRST: usize = 1_000_000;
 
 /// How long a modern request waits for its client.

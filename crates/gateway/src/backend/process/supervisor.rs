@@ -1,7 +1,7 @@
 //! The tasks of a child process: one that supervises it, one that reads it, one that writes to it.
 //!
-//! They decide nothing about the protocol. The restart policy decides when to start; the multiplexer
-//! decides the rest, through the [`Instance`].
+//! They decide nothing about the protocol. The restart policy decides when to start; the
+//! multiplexer decides the rest, through the [`Instance`].
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -141,8 +141,8 @@ impl ProcessSupervisor {
         self.instance.unavailable(&backend_error, Duration::from_secs(1));
     }
 
-    /// Starts the child. The `fork` of a large process takes milliseconds, and programs may lie on slow disks, so that
-    /// it is not done by the thread that serves.
+    /// Starts the child. The `fork` of a large process takes milliseconds, and programs may lie on
+    /// slow disks, so that it is not done by the thread that serves.
     async fn launch(&self) -> Result<Running, LaunchError> {
         let (launcher, order) = (Arc::clone(&self.launcher), Arc::clone(&self.order));
         tasks::blocking(move || launcher.launch(&order)).await
@@ -309,7 +309,8 @@ impl ProcessSupervisor {
                 }
                 () = self.instance.supervisor_wake.notified() => {}
                 () = broken.notified() => {
-                    // A server that closed its pipe usually is about to exit; give its status a chance.
+                    // A server that closed its pipe usually is about to exit; give its status a
+                    // chance.
                     break match tokio::time::timeout(PIPE_GRACE, child.exited()).await {
                         Ok(exit) => EndCause::Exited(exit),
                         Err(_) => EndCause::PipesClosed,
@@ -400,7 +401,8 @@ async fn read(
     let mut has_sent = false;
     let mut handed_on = 0;
     loop {
-        // Not `try_read_buf`: after a short read this one waits at once instead of asking the kernel again.
+        // Not `try_read_buf`: after a short read this one waits at once instead of asking the
+        // kernel again.
         match stdout.read_buf(framer.spare()).await {
             Ok(0) => break,
             Ok(count) => {
@@ -413,8 +415,8 @@ async fn read(
                     .server_bytes_received
                     .fetch_add(count as u64, Relaxed);
                 let Some(lines) = instance.arrive(&mut framer, pid) else {
-                    // The supervisor ends the child. Until then its output stays in the pipe, so that a line
-                    // without end costs neither memory nor time.
+                    // The supervisor ends the child. Until then its output stays in the pipe, so
+                    // that a line without end costs neither memory nor time.
                     return std::future::pending().await;
                 };
                 if lines > 0 && !has_sent {
@@ -487,7 +489,8 @@ async fn write(mut stdin: pipe::Sender, instance: Arc<Instance>, _broken: Broken
         while !outbox.is_empty() {
             let mut slices = [IoSlice::new(&[]); PIECES];
             let written = match outbox.chunks_vectored(&mut slices) {
-                // Not `try_write`: after a short write this one waits at once instead of asking the kernel again.
+                // Not `try_write`: after a short write this one waits at once instead of asking the
+                // kernel again.
                 1 => stdin.write(outbox.chunk()).await,
                 count => stdin.write_vectored(&slices[..count]).await,
             };
