@@ -17,7 +17,7 @@ use crate::request::{self, Call, Front, INITIALIZED, Session};
 use crate::shallow::{Members, unquoted};
 use crate::tls::Tls;
 
-/// Who is measured.
+/// The server that is measured.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub address: SocketAddr,
@@ -160,7 +160,7 @@ pub async fn open_sessions(target: &Target, count: usize) -> anyhow::Result<Rc<V
 }
 
 #[derive(Debug)]
-struct Tally {
+struct LoadResult {
     latencies: Vec<u32>,
     finished: Instant,
 }
@@ -208,15 +208,15 @@ impl Stop {
 
 async fn gather(
     pid: u32,
-    mut workers: JoinSet<anyhow::Result<Tally>>,
+    mut workers: JoinSet<anyhow::Result<LoadResult>>,
     started: Instant,
     cpu: Duration,
 ) -> anyhow::Result<Outcome> {
     let (mut latencies, mut finished) = (Vec::new(), started);
-    while let Some(tally) = workers.join_next().await {
-        let tally = tally.context("a worker of the load failed")??;
-        latencies.extend(tally.latencies);
-        finished = finished.max(tally.finished);
+    while let Some(result) = workers.join_next().await {
+        let result = result.context("a worker of the load failed")??;
+        latencies.extend(result.latencies);
+        finished = finished.max(result.finished);
     }
     let cpu = meter::cpu(pid)? - cpu;
     Ok(Outcome::new(
@@ -234,7 +234,7 @@ async fn caller(
     stride: usize,
     call: Call,
     stop: Stop,
-) -> anyhow::Result<Tally> {
+) -> anyhow::Result<LoadResult> {
     let (mut body, mut request) = (Vec::new(), Vec::new());
     let mut latencies = Vec::new();
     let mut now = Instant::now();
@@ -252,7 +252,7 @@ async fn caller(
         now = Instant::now();
         latencies.push(nanos(now - sent));
     }
-    Ok(Tally {
+    Ok(LoadResult {
         latencies,
         finished: now,
     })
@@ -293,7 +293,7 @@ async fn pacer(
     first: Instant,
     every: Duration,
     end: Instant,
-) -> anyhow::Result<Tally> {
+) -> anyhow::Result<LoadResult> {
     let call = Call::Echo { padding: 0 };
     let (mut body, mut request) = (Vec::new(), Vec::new());
     let mut latencies = Vec::new();
@@ -316,7 +316,7 @@ async fn pacer(
         latencies.push(nanos(finished - sent));
         due += every;
     }
-    Ok(Tally { latencies, finished })
+    Ok(LoadResult { latencies, finished })
 }
 
 /// Opens sessions, calls once in each and deletes them; so many at a time.
@@ -343,7 +343,7 @@ async fn visitor(
     target: Target,
     number: usize,
     stop: Stop,
-) -> anyhow::Result<Tally> {
+) -> anyhow::Result<LoadResult> {
     let call = Call::Echo { padding: 0 };
     let path = target.paths.first().context("a target has a path")?;
     let (mut body, mut request) = (Vec::new(), Vec::new());
@@ -365,7 +365,7 @@ async fn visitor(
         now = Instant::now();
         latencies.push(nanos(now - began));
     }
-    Ok(Tally {
+    Ok(LoadResult {
         latencies,
         finished: now,
     })
@@ -376,8 +376,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_in_its_own_words_but_an_error_page_is_not() {
-        let told = |body: &[u8]| {
+    fn a_refusal_is_shown_in_its_own_words_but_an_error_page_is_not() {
+        let shown = |body: &[u8]| {
             refusal(&Answer {
                 status: 503,
                 session: None,
@@ -385,11 +385,11 @@ mod tests {
             })
         };
         assert_eq!(
-            told(br#"{"error":{"code":1,"message":"full"}}"#),
+            shown(br#"{"error":{"code":1,"message":"full"}}"#),
             "HTTP 503: full"
         );
-        assert_eq!(told(b"busy\n"), "HTTP 503: busy");
-        assert_eq!(told(b"<html>/home/me"), "HTTP 503");
+        assert_eq!(shown(b"busy\n"), "HTTP 503: busy");
+        assert_eq!(shown(b"<html>/home/me"), "HTTP 503");
     }
 
     #[test]

@@ -82,26 +82,26 @@ pub const ALL: [Row; 28] = [
     Row::ConnectIdle,
 ];
 
-/// A figure of a row and how it is told.
+/// A figure of a row and how it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figure {
-    /// Per second; told as a ratio to native.
+    /// Per second; shown as a ratio to native.
     Rate(&'static str),
-    /// Microseconds of processor time; told as they are and as a ratio to native.
+    /// Microseconds of processor time; shown as they are and as a ratio to native.
     Cpu(&'static str),
-    /// A time; told as a ratio to native.
+    /// A time; shown as a ratio to native.
     Time(&'static str),
-    /// Bytes; told as they are.
+    /// Bytes; shown as they are.
     Bytes(&'static str),
-    /// A factor; told as it is.
+    /// A factor; shown as it is.
     Factor(&'static str),
-    /// A share; told in per cent.
+    /// A share; shown in per cent.
     Share(&'static str),
-    /// Milliseconds; told as they are.
+    /// Milliseconds; shown as they are.
     Millis(&'static str),
 }
 
-/// How much trouble is taken.
+/// How long rows are measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// How long one measurement lasts.
@@ -280,7 +280,7 @@ impl Row {
         }
         if let Some(what) = self.of_programs().filter(|_| system != System::Native) {
             return Ok(match connect::measure(what, system, programs, effort).await? {
-                Measured::Calls(outcome) => self.told(&outcome, 0),
+                Measured::Calls(outcome) => self.shown(&outcome, 0),
                 Measured::Number(number) => vec![number],
             });
         }
@@ -454,7 +454,7 @@ impl Row {
                 meter::reset_peak(target.pid)?;
                 let outcome = load::closed_loop(target, &sessions, in_flight, call, until).await?;
                 let growth = meter::peak_memory(target.pid)?.saturating_sub(resident);
-                Ok(self.told(&outcome, growth))
+                Ok(self.shown(&outcome, growth))
             }
         }
     }
@@ -471,10 +471,10 @@ impl Row {
             .await?;
         let growth = meter::peak_memory(pipe.pid)?.saturating_sub(resident);
         pipe.stop().await?;
-        Ok(self.told(&outcome, growth))
+        Ok(self.shown(&outcome, growth))
     }
 
-    fn told(self, outcome: &Outcome, growth: u64) -> Vec<f64> {
+    fn shown(self, outcome: &Outcome, growth: u64) -> Vec<f64> {
         let (_, in_flight, call) = self.shape();
         let payload = match call {
             Call::Echo { padding } => padding,
@@ -563,7 +563,7 @@ async fn costs(targets: Vec<(Target, usize)>, effort: Effort) -> anyhow::Result<
         let sessions = load::open_sessions(&target, count).await?;
         sites.push((target, sessions));
     }
-    // Many short turns: whatever else the machine does then disturbs some of them, and not their
+    // Many short turns: other work of the machine then disturbs some of them, and not their
     // median.
     const TURNS: usize = 9;
     let mut costs = vec![Vec::new(); sites.len()];
@@ -584,7 +584,7 @@ async fn costs(targets: Vec<(Target, usize)>, effort: Effort) -> anyhow::Result<
     Ok(costs.into_iter().map(median).collect())
 }
 
-/// A minute of it, or a few seconds where less trouble is taken.
+/// A minute of it, or a few seconds in a short run.
 async fn measure_overload(system: System, programs: &Programs, effort: Effort) -> anyhow::Result<Vec<f64>> {
     let storm = if effort.full {
         Duration::from_secs(60)
@@ -615,7 +615,7 @@ async fn measure_directly(programs: &Programs, effort: Effort) -> anyhow::Result
     Ok(vec![median?])
 }
 
-/// The median of several starts: one alone is at the mercy of whatever else the machine does.
+/// The median of several starts: one alone depends on other work of the machine.
 async fn first_answer(system: System, programs: &Programs) -> anyhow::Result<Vec<f64>> {
     let starts = if system.is_peer() { 3 } else { 15 };
     let mut times = Vec::new();

@@ -17,7 +17,7 @@ use crate::load::Target;
 use crate::request::{self, Front};
 use crate::tls::Tls;
 
-/// Who is measured.
+/// The system that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum System {
     /// The handler as its own HTTP server: the ceiling.
@@ -56,8 +56,7 @@ pub enum Setup {
     Destinations(usize),
     /// With an audit log in a file (Rialto only).
     Audit,
-    /// With everything switched on that guards and tells: callers who show who they are, audit,
-    /// metrics, limits, a policy (Rialto only).
+    /// With everything switched on: authentication, audit, metrics, limits, a policy (Rialto only).
     Everything(Credentials),
     /// In front of a server of the modern era (Rialto only).
     ModernServer,
@@ -79,7 +78,7 @@ pub enum Setup {
     },
 }
 
-/// What callers show who are asked who they are.
+/// How callers authenticate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Credentials {
     /// A static token.
@@ -105,7 +104,7 @@ pub struct Programs {
 /// How long a system may take to its first answer.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// A static token, and what Rialto is told of it.
+/// A static token, and its line in Rialto's configuration.
 const STATIC_TOKEN: (&str, &str) = (
     "bench-token",
     "sha256:7137e16f75a1d75b6fd65930672814806cdc1a0d6e0aa38611afc996a402258b",
@@ -120,7 +119,7 @@ pub struct Running {
     /// From just before its start to its first answer.
     pub first_answer: Duration,
     child: Child,
-    /// Who signs the tokens of its callers.
+    /// The issuer of the tokens of its callers.
     _issuer: Option<Issuer>,
     /// What it is in front of, if that is no child of its own. It is killed when this is dropped.
     _behind: Option<Child>,
@@ -210,8 +209,8 @@ impl System {
         let first_answer = match answered {
             Ok(time) => time,
             Err(error) => {
-                let said = std::fs::read_to_string(&log).unwrap_or_default();
-                let last = said.trim().lines().last().unwrap_or_default().to_owned();
+                let log_text = std::fs::read_to_string(&log).unwrap_or_default();
+                let last = log_text.trim().lines().last().unwrap_or_default().to_owned();
                 return Err(error.context(last));
             }
         };
@@ -381,8 +380,7 @@ fn remote_config(files: &Path) -> PathBuf {
     files.join("remote.yml")
 }
 
-/// Starts the native server for Rialto to be in front of, and writes the configuration that says
-/// so.
+/// Starts the native server behind Rialto, and writes the configuration with its address.
 fn native_behind(programs: &Programs, files: &Path) -> anyhow::Result<Child> {
     let address = free_address()?;
     let mut child = Command::new(programs.ours.join("bench-native"))
@@ -430,7 +428,7 @@ impl Running {
     }
 }
 
-/// A port that is free now. Someone else might take it first; then the start fails and says so.
+/// A port that is free now. Another program might take it first; then the start fails.
 fn free_address() -> anyhow::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on loopback")?;
     listener.local_addr().context("a listener has an address")
@@ -440,18 +438,18 @@ fn free_address() -> anyhow::Result<SocketAddr> {
 /// too coarse.
 fn wait_for_answer(front: Front<'_>, started: Instant, child: &mut Child) -> anyhow::Result<Duration> {
     let request = request::opening(front);
-    let mut trouble = anyhow::anyhow!("never listened");
+    let mut last_error = anyhow::anyhow!("never listened");
     while started.elapsed() < START_PATIENCE {
         match ask(front.address, &request) {
             Ok(()) => return Ok(started.elapsed()),
-            Err(error) => trouble = error,
+            Err(error) => last_error = error,
         }
         if let Ok(Some(status)) = child.try_wait() {
             bail!("ended with {status}");
         }
         std::thread::sleep(Duration::from_micros(200));
     }
-    Err(trouble.context("no answer"))
+    Err(last_error.context("no answer"))
 }
 
 /// Waits until connections are accepted.
