@@ -46,7 +46,7 @@ struct Suite {
     revisions: &'static [Revision],
     /// The servers it is run against.
     eras: &'static [Era],
-    /// What `rialto serve` is told in addition.
+    /// Additional arguments of `rialto serve`.
     serve_flags: &'static [&'static str],
 }
 

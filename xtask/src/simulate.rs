@@ -1,6 +1,6 @@
 //! Runs the simulation over any number of seeds.
 //!
-//! Hides how the test binary is built and told its seeds. It refuses to call a run good whose
+//! Hides how the test binary is built and gets its seeds. It refuses to call a run good whose
 //! output it does not understand.
 
 use std::collections::VecDeque;

@@ -178,7 +178,8 @@ const PEERS: &[Environment] = &[
     },
 ];
 
-/// Says which pins a folder was installed from. It is written last, so a broken install has none.
+/// The file with the pins that a folder was installed from. It is written last, so a broken install
+/// has none.
 const STAMP: &str = ".installed";
 
 pub fn install(repository: &Path, folder: &Path) -> anyhow::Result<()> {

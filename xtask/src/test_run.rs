@@ -1,4 +1,4 @@
-//! Builds the workspace and runs its tests, and says at the end how it went.
+//! Builds the workspace, runs its tests, and prints the results at the end.
 //!
 //! Hides how `cargo test` reports. It refuses to call a run good in which a test was ignored or in
 //! which no test ran at all.
@@ -14,7 +14,7 @@ use anyhow::{Context, bail};
 
 use crate::conformance::Report;
 
-/// What the test binaries said, added up.
+/// The results of the test binaries, added up.
 #[derive(Debug, Default, PartialEq)]
 pub struct Summary {
     binaries: usize,

@@ -361,7 +361,7 @@ impl Upstream {
             counters.add(&instance.counters);
         }
         let is_running = |health: &&Health| matches!(health, Health::Running { .. } | Health::Ready { .. });
-        let trouble_of = |health: &Health| match health {
+        let error_of = |health: &Health| match health {
             Health::BackingOff(backend_error) | Health::Failed(backend_error) => {
                 Some(backend_error.what.clone())
             }
@@ -373,7 +373,7 @@ impl Upstream {
         };
         let (state, backend_error) = match &self.broken {
             Some(_) => (HealthKind::Failed, Some(reply::CANNOT_RUN.to_owned())),
-            None => (HealthKind::best(&health), health.iter().find_map(trouble_of)),
+            None => (HealthKind::best(&health), health.iter().find_map(error_of)),
         };
         UpstreamStatus {
             transport: self.transport(),

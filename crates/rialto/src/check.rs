@@ -157,7 +157,7 @@ fn table(probes: &[Probe]) -> String {
         ]
         .map(String::from),
     ];
-    let mut troubles = String::new();
+    let mut errors = String::new();
     for probe in probes {
         let took = match probe.took {
             took if took < Duration::from_secs(10) => format!("{} ms", took.as_millis()),
@@ -173,13 +173,13 @@ fn table(probes: &[Probe]) -> String {
                 took,
                 presented.server.clone(),
             ],
-            Err(trouble) => {
+            Err(error) => {
                 // Writing to a `String` cannot fail.
-                let lines = trouble
+                let lines = error
                     .lines()
                     .map(|line| escape::one_line(line, escape::MAX_VALUE_BYTES));
-                let trouble = lines.collect::<Vec<_>>().join("\n");
-                let _ = writeln!(troubles, "\n{}: {trouble}", probe.destination);
+                let error = lines.collect::<Vec<_>>().join("\n");
+                let _ = writeln!(errors, "\n{}: {error}", probe.destination);
                 let dash = || "-".to_owned();
                 [
                     probe.destination.clone(),
@@ -215,7 +215,7 @@ fn table(probes: &[Probe]) -> String {
             .collect();
         let _ = writeln!(text, "{}", line.join("  ").trim_end());
     }
-    text + &troubles
+    text + &errors
 }
 
 #[cfg(test)]
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_aligned_and_troubles_follow_it() {
+    fn the_table_is_aligned_and_errors_follow_it() {
         let probes = [
             Probe {
                 destination: "demo".into(),

@@ -1,7 +1,7 @@
 // A host for the client side of the conformance suite: an official client that starts `rialto connect` as its server.
 //
-// `node host.mjs URL`, as the suite's `client` command runs it: the scenario, the revision and what the scenario has to
-// say to its client are in the environment, and so is where Rialto and the packages are. Revisions with a handshake are
+// `node host.mjs URL`, as the suite's `client` command runs it: the scenario, the revision and the parameters of the
+// scenario are in the environment, and so is where Rialto and the packages are. Revisions with a handshake are
 // played by the TypeScript SDK 1.x, 2026-07-28 by the client 2.x. That one is set to speak nothing else, but for
 // scenarios of authorization: `connect` opens no browser for `server/discover`, so there it is left to go on with
 // `initialize`, as it does by default. The host decides nothing about HTTP: all that the scenario's server sees there is

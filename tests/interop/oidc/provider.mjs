@@ -1,7 +1,7 @@
 // A certified OpenID provider as an authorization server: `node provider.mjs`.
 //
 // Listens on a free loopback port and prints `{"issuer": URL}`. Knows two clients: `machine` by a secret, and `person`, for
-// whom it signs in `alice` without asking, since there is nobody at the keyboard. Every resource under loopback may be asked for, and a
+// which it signs in `alice` without a question, since the test has no user. Every resource under loopback may be asked for, and a
 // token is for that resource only. A line `rotate` on stdin makes it sign with a new key from then on; the old ones stay published. Ends
 // when its stdin does.
 

@@ -2,7 +2,7 @@
 //! and runs an official SDK client against it, which reaches it over stdio through `rialto
 //! connect`.
 //!
-//! Hides which cells there are, how the suite is told what to run, and how its results are judged.
+//! Hides which cells there are, how the suite is configured, and how its results are compared.
 //! It refuses to leave a scenario out silently: each of the suite's is played, or has a reason in
 //! [`scenario::SCENARIOS`].
 
@@ -200,7 +200,7 @@ fn play(places: &Places<'_>, node: &Path, cell: Cell) -> anyhow::Result<Score> {
         .env("CONFORMANCE_HOST", files.join("host.mjs"))
         .env("CONFORMANCE_RIALTO", binaries()?.join("rialto"))
         .env("RIALTO_TEST_DEPS", places.test_deps)
-        // Nobody is asked, nothing is kept beyond the cell, and the machine's own tokens are not
+        // No user is asked, nothing is kept beyond the cell, and the machine's own tokens are not
         // touched.
         .env("RIALTO_BROWSER", browser)
         .env("RIALTO_STATE_DIR", folder.join("state"))

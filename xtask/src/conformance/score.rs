@@ -1,4 +1,4 @@
-//! What one run of the suite said, check by check.
+//! The results of one run of the suite, check by check.
 //!
 //! Hides how the suite writes its results. It refuses a status that it does not know, and a
 //! scenario that was announced but left no result.
@@ -57,7 +57,7 @@ pub struct Score {
     /// Scenarios that the revision does not require; they are compared like the others, but counted
     /// apart.
     pub not_required: BTreeSet<String>,
-    /// What the suite said about checks that did not pass.
+    /// The suite's messages about checks that did not pass.
     pub remarks: BTreeMap<(String, String), String>,
 }
 

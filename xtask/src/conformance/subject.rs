@@ -122,7 +122,7 @@ impl Subject {
         &self.url
     }
 
-    /// Makes one call as a client that can be asked things. A legacy server is told at its start
+    /// Makes one call as a client that can be asked things. A legacy server receives at its start
     /// what its clients can do, so Rialto starts one for each kind of client; and the suite gives
     /// its first call as such a client 600 ms, in which a Node on a busy machine does not start.
     pub fn warm_up(&self) -> anyhow::Result<()> {

@@ -40,7 +40,7 @@ pub fn run(
         .stdout(printed)
         .spawn()
         .context("the conformance suite does not run")?;
-    // Its exit status says only whether a scenario failed, which the results say better.
+    // Its exit status shows only whether a scenario failed; the results show more.
     if wait(&mut child, PATIENCE)?.is_none() {
         child.kill().context("cannot end the suite")?;
         child.wait().context("cannot wait for the suite")?;

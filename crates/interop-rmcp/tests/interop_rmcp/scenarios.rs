@@ -110,7 +110,7 @@ impl Asked {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Gives one answer after the other and notes a part of each question.
+    /// Returns one answer after the other, and notes a part of each question.
     fn answering(&self, capabilities: Value, answers: Value, part: fn(&Value) -> Value) -> Manner {
         let asked = Self(Arc::clone(&self.0));
         Manner {
@@ -234,7 +234,7 @@ async fn progress(witness: Witness) -> Result<Value> {
     // The client hands notifications to tasks of their own: the last may be noted after the answer
     // is.
     witness
-        .hears(|seen| seen["params"]["progress"].as_f64() == Some(5.0))
+        .receives(|seen| seen["params"]["progress"].as_f64() == Some(5.0))
         .await?;
     let steps = witness.heard("notifications/progress");
     let seen: Vec<Value> = steps
@@ -250,11 +250,11 @@ async fn cancellation(witness: Witness) -> Result<Value> {
     let options = PeerRequestOptions::no_options();
     let running = witness.client.send_cancellable_request(request, options).await?;
     witness
-        .hears(|seen| seen["method"] == "notifications/progress")
+        .receives(|seen| seen["method"] == "notifications/progress")
         .await?;
     running.cancel(Some("enough".to_owned())).await?;
-    // The notification travels on a connection of its own, so the server may hear of it after the
-    // first question.
+    // The notification has a connection of its own, so it may reach the server after the first
+    // question.
     let mut cancelled_calls = json!(0);
     while cancelled_calls == 0 {
         let caller = witness.call("whoami", json!({})).await?;
@@ -281,13 +281,13 @@ async fn roots(era: Era, url: &str) -> Result<Value> {
     let second = json!({"uri": "file:///srv/two", "name": "Two"});
     known.lock().unwrap_or_else(PoisonError::into_inner).push(second);
     witness.client.notify_roots_list_changed().await?;
-    witness.hears(|seen| says(seen, "Roots updated: 2")).await?;
+    witness.receives(|seen| contains_text(seen, "Roots updated: 2")).await?;
     let after = witness.text("get-roots-list", json!({})).await?;
     Ok(json!({"before": before, "after": after, "asked": asked.load(Ordering::Relaxed)}))
 }
 
 /// Whether it is a log message with this text.
-fn says(seen: &Value, part: &str) -> bool {
+fn contains_text(seen: &Value, part: &str) -> bool {
     seen["method"] == "notifications/message" && seen["params"]["data"].to_string().contains(part)
 }
 
@@ -299,21 +299,21 @@ async fn logging(witness: Witness) -> Result<Value> {
     };
     level("info").await?;
     subscribe(&witness, 1).await?;
-    witness.hears(|seen| says(seen, &format!("{DOCUMENT}1"))).await?;
+    witness.receives(|seen| contains_text(seen, &format!("{DOCUMENT}1"))).await?;
     // The server logs each subscription as info. At this level the second must stay unheard, which
     // the third proves.
     level("error").await?;
     subscribe(&witness, 2).await?;
     level("debug").await?;
     subscribe(&witness, 3).await?;
-    witness.hears(|seen| says(seen, &format!("{DOCUMENT}3"))).await?;
+    witness.receives(|seen| contains_text(seen, &format!("{DOCUMENT}3"))).await?;
     let logs = witness.heard("notifications/message");
     let subscriptions: Vec<Value> = logs
         .iter()
         .map(|log| json!([log["level"], log["data"]]))
         .collect();
     witness.text("toggle-simulated-logging", json!({})).await?;
-    witness.hears(|seen| says(seen, "evel")).await?;
+    witness.receives(|seen| contains_text(seen, "evel")).await?;
     witness.text("toggle-simulated-logging", json!({})).await?;
     let simulated = witness.heard("notifications/message").len() - subscriptions.len();
     Ok(json!({"subscriptions": subscriptions, "simulated": simulated}))
@@ -336,7 +336,7 @@ async fn subscriptions(witness: Witness) -> Result<Value> {
     let updated = async |document: u8| {
         let uri = format!("{DOCUMENT}{document}");
         witness
-            .hears(|seen| seen["method"] == UPDATED && seen["params"]["uri"] == uri)
+            .receives(|seen| seen["method"] == UPDATED && seen["params"]["uri"] == uri)
             .await
     };
     // Each start of the simulation sends one round of updates at once.
@@ -369,7 +369,7 @@ async fn list_changed(witness: Witness) -> Result<Value> {
         json!({"name": "bridge.gz", "data": "data:text/plain,Rialto", "outputType": "resourceLink"});
     let result = witness.call("gzip-file-as-resource", arguments).await?;
     witness
-        .hears(|seen| seen["method"] == "notifications/resources/list_changed")
+        .receives(|seen| seen["method"] == "notifications/resources/list_changed")
         .await?;
     let after = witness.client.list_all_resources().await?.len();
     let uri = result["content"][0]["uri"].clone();
@@ -390,7 +390,7 @@ async fn tools_changed(witness: Witness) -> Result<Value> {
     let before = members(witness.client.list_all_tools().await?, "name");
     witness.text("toggle_tool", json!({})).await?;
     witness
-        .hears(|seen| seen["method"] == "notifications/tools/list_changed")
+        .receives(|seen| seen["method"] == "notifications/tools/list_changed")
         .await?;
     let mut added = members(witness.client.list_all_tools().await?, "name");
     added.retain(|name| !before.contains(name));
@@ -452,7 +452,7 @@ async fn resumed(witness: Witness, seconds: u8) -> Result<Value> {
         .await?;
     // As above.
     witness
-        .hears(|seen| seen["params"]["progress"].as_f64() == Some(5.0))
+        .receives(|seen| seen["params"]["progress"].as_f64() == Some(5.0))
         .await?;
     let steps = witness.heard("notifications/progress");
     let exchanges = witness.http.exchanges().borrow().clone();

@@ -59,7 +59,7 @@ pub(crate) struct Witness {
     pub(crate) http: WatchedHttp,
 }
 
-/// Notes what the server says unasked, and answers what it asks.
+/// Notes the notifications of the server, and answers its questions.
 pub(crate) struct Handler {
     config: ClientConfig,
     manner: Manner,
@@ -134,7 +134,7 @@ impl Witness {
     }
 
     /// Returns when a notification that fits has come, now or earlier.
-    pub(crate) async fn hears(&self, fits: impl Fn(&Value) -> bool) -> Result<()> {
+    pub(crate) async fn receives(&self, fits: impl Fn(&Value) -> bool) -> Result<()> {
         let mut notifications = self.client.service().notifications.subscribe();
         notifications.wait_for(|seen| seen.iter().any(&fits)).await?;
         Ok(())
