@@ -4,7 +4,7 @@
 //! written, and what the machine wants is carried out ([`client`]). While too much waits nothing is
 //! read, so that the client's own pipe fills: that is back-pressure on stdin. The
 //! frontend ends when the client closes stdin, when stdout cannot be written, or at shutdown. Then
-//! open calls are cancelled, within a second.
+//! open calls are cancelled. All of that takes at most 1.5 s.
 
 mod busy_poll;
 mod client;

@@ -281,7 +281,9 @@ async fn roots(era: Era, url: &str) -> Result<Value> {
     let second = json!({"uri": "file:///srv/two", "name": "Two"});
     known.lock().unwrap_or_else(PoisonError::into_inner).push(second);
     witness.client.notify_roots_list_changed().await?;
-    witness.receives(|seen| contains_text(seen, "Roots updated: 2")).await?;
+    witness
+        .receives(|seen| contains_text(seen, "Roots updated: 2"))
+        .await?;
     let after = witness.text("get-roots-list", json!({})).await?;
     Ok(json!({"before": before, "after": after, "asked": asked.load(Ordering::Relaxed)}))
 }
@@ -299,14 +301,18 @@ async fn logging(witness: Witness) -> Result<Value> {
     };
     level("info").await?;
     subscribe(&witness, 1).await?;
-    witness.receives(|seen| contains_text(seen, &format!("{DOCUMENT}1"))).await?;
+    witness
+        .receives(|seen| contains_text(seen, &format!("{DOCUMENT}1")))
+        .await?;
     // The server logs each subscription as info. At this level the second must stay unheard, which
     // the third proves.
     level("error").await?;
     subscribe(&witness, 2).await?;
     level("debug").await?;
     subscribe(&witness, 3).await?;
-    witness.receives(|seen| contains_text(seen, &format!("{DOCUMENT}3"))).await?;
+    witness
+        .receives(|seen| contains_text(seen, &format!("{DOCUMENT}3")))
+        .await?;
     let logs = witness.heard("notifications/message");
     let subscriptions: Vec<Value> = logs
         .iter()
