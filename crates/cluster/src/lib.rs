@@ -13,6 +13,7 @@
 //! | one machine: a file that a restart finds again | [`mod@file`] |
 //! | the secret that all replicas share, and certificates from it | [`key`] |
 //! | a fleet: an engine that replicas share | [`mod@redis`] |
+//! | the machine of one replica: what to do with a request for a session | [`ownership`] |
 //! | the rules in memory, on a clock of the caller: for tests and simulations | [`memory`] |
 #![warn(missing_docs, clippy::wildcard_enum_match_arm, clippy::indexing_slicing)]
 
@@ -20,6 +21,7 @@ pub mod error;
 pub mod file;
 pub mod key;
 pub mod memory;
+pub mod ownership;
 pub mod record;
 pub mod redis;
 pub mod registry;
