@@ -114,7 +114,7 @@ impl Multiplexer {
 
     /// The server is not available: every waiting call fails with this reason.
     pub fn handle_unavailable(&mut self, backend_error: &Arc<BackendError>, retry_after: Duration) {
-        self.link.handle_unavailable();
+        self.link.handle_no_server();
         let failure = Failure::Unavailable {
             backend_error: Arc::clone(backend_error),
             retry_after,
@@ -275,5 +275,94 @@ impl Multiplexer {
             .filter(|session| !new_sessions.contains(session))
             .collect();
         self.tell_lists_changed(&sessions);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::super::Limits;
+    use super::*;
+    use crate::backend_face::legacy::ClientHello;
+    use crate::exchange::{Ask, CallKey, Client, Principal};
+    use crate::negotiation::{EraPlan, SILENCE};
+
+    fn machine() -> Multiplexer {
+        Multiplexer::new(Limits::default(), ClientHello::Newest)
+    }
+
+    fn open(machine: &mut Multiplexer, session: u64) {
+        let open = Ask::Open {
+            session: SessionKey(session),
+            call: CallKey(0),
+            client: Arc::new(Client::declaring(Principal::anonymous(), None, None)),
+            initialize: None,
+            era: Era::Legacy,
+            wants_notifications: true,
+        };
+        machine.handle_ask(Moment::START, open);
+    }
+
+    fn wants_link(machine: &mut Multiplexer) -> bool {
+        std::iter::from_fn(|| machine.poll_output()).fold(false, |wanted, output| {
+            wanted || matches!(output, Output::WantLink)
+        })
+    }
+
+    fn sent(machine: &mut Multiplexer) -> String {
+        let sent = machine.take_outgoing(BytesMut::new());
+        machine.handle_written();
+        String::from_utf8(sent.to_vec()).expect("text")
+    }
+
+    #[test]
+    fn next_client_wants_a_server_that_was_not_there() {
+        let unavailable: fn(&mut Multiplexer) =
+            |machine| machine.handle_unavailable(&Arc::default(), Duration::ZERO);
+        let refuses: fn(&mut Multiplexer) = |machine| machine.handle_no_server(&Failure::Retired);
+        for is_not_there in [unavailable, refuses] {
+            let mut machine = machine();
+            machine.handle_link_up(Moment::START);
+            open(&mut machine, 1);
+            assert!(!wants_link(&mut machine));
+            is_not_there(&mut machine);
+            open(&mut machine, 2);
+            assert!(wants_link(&mut machine));
+        }
+    }
+
+    #[test]
+    fn client_that_waits_in_vain_gets_the_report_of_the_start() {
+        let report = Arc::new(BackendError {
+            what: "loading".into(),
+            ..BackendError::default()
+        });
+        let mut machine = machine();
+        open(&mut machine, 1);
+        machine.describe_start(Arc::clone(&report));
+        machine.handle_deadline(Moment::START.after(Limits::default().start_timeout));
+        let reported = std::iter::from_fn(|| machine.poll_output()).any(|output| {
+            matches!(
+                output,
+                Output::Tell(Tell::Failed {
+                    failure: Failure::StartTimeout { backend_error: Some(found), .. },
+                    ..
+                }) if found.what == report.what
+            )
+        });
+        assert!(reported);
+    }
+
+    #[test]
+    fn silent_server_gets_the_first_message_of_the_other_era_in_time() {
+        let mut machine = machine();
+        machine.plan_eras(EraPlan::First(Era::Modern));
+        machine.handle_link_up(Moment::START);
+        open(&mut machine, 1);
+        assert!(sent(&mut machine).contains("server/discover"));
+        assert_eq!(machine.next_deadline(), Some(Moment::START.after(SILENCE)));
+        machine.handle_deadline(Moment::START.after(SILENCE));
+        assert!(sent(&mut machine).contains("initialize"));
     }
 }

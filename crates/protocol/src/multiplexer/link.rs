@@ -45,8 +45,6 @@ enum LinkState {
     Absent,
     /// A remote server cannot be reached until it is tried again, for this reason.
     OutOfReach(Arc<BackendError>),
-    /// The server could not be started.
-    Unavailable,
     Up,
 }
 
@@ -195,7 +193,7 @@ impl Link {
                 backend_error: Arc::clone(backend_error),
                 retry_after: LONGEST_PAUSE,
             },
-            LinkState::Absent | LinkState::Unavailable | LinkState::Up => Failure::StartTimeout {
+            LinkState::Absent | LinkState::Up => Failure::StartTimeout {
                 limit: limits.start_timeout,
                 backend_error: self.start_report.clone(),
             },
@@ -225,11 +223,7 @@ impl Link {
         self.state = backend_error.map_or(LinkState::Absent, LinkState::OutOfReach);
     }
 
-    pub(super) fn handle_unavailable(&mut self) {
-        self.state = LinkState::Unavailable;
-    }
-
-    /// The server was reached and definitely refuses.
+    /// The server could not be started, or was reached and definitely refuses.
     pub(super) fn handle_no_server(&mut self) {
         self.state = LinkState::Absent;
     }

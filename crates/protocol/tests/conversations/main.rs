@@ -36,6 +36,8 @@ macro_rules! conversations {
 }
 
 conversations! {
+    log_line_in_the_exchange_of_a_cancelled_call_is_dropped,
+    question_of_a_session_that_ended_goes_to_the_other_of_its_principal,
     question_of_a_task_is_refused_in_time,
     task_is_polled_at_its_own_pace,
     log_line_of_a_modern_clients_task_has_no_stream,

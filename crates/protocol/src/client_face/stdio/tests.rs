@@ -350,6 +350,7 @@ fn an_over_long_line_costs_only_its_own_request() {
         ["take answer"],
         "the server that asked gets an answer"
     );
+    assert_eq!(client.counters().malformed, 3);
 }
 
 #[test]

@@ -261,3 +261,21 @@ proptest! {
         prop_assert_eq!(back.raw(Member::Id), Some(&b"\"x\""[..]));
     }
 }
+
+#[test]
+fn nesting_counts_alike_wherever_it_stands() {
+    let deepest = |before: &str, after: &str| {
+        (1..=MAX_DEPTH + 1)
+            .take_while(|depth| {
+                let (open, close) = ("[".repeat(*depth), "]".repeat(*depth));
+                let text = format!(r#"{{"jsonrpc":"2.0","method":"x",{before}{open}{close}{after}}}"#);
+                Message::scan(Bytes::from(text)).is_ok()
+            })
+            .count()
+    };
+    let outside = deepest(r#""other":"#, "");
+    assert!(outside < MAX_DEPTH + 1);
+    assert_eq!(deepest(r#""params":"#, ""), outside);
+    assert_eq!(deepest(r#""params":{"a":"#, "}"), outside - 1);
+    assert_eq!(deepest(r#""params":{"_meta":{"a":"#, "}}"), outside - 2);
+}
