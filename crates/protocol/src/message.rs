@@ -286,7 +286,7 @@ impl Message {
 
     /// The same to an outbox, where what is large and stays as it is need not be copied.
     pub(crate) fn splice_to(&self, out: &mut Outbox, edits: &[(Member, &[u8])]) {
-        if self.0.bytes.len() < Written::LARGE || self.0.line_breaks {
+        if self.0.line_breaks {
             return self.splice(out.end(), edits);
         }
         self.parts(edits, |part| match part {

@@ -305,9 +305,8 @@ mod tests {
     }
 
     fn wants_link(machine: &mut Multiplexer) -> bool {
-        std::iter::from_fn(|| machine.poll_output()).fold(false, |wanted, output| {
-            wanted || matches!(output, Output::WantLink)
-        })
+        let outputs: Vec<Output> = std::iter::from_fn(|| machine.poll_output()).collect();
+        outputs.iter().any(|output| matches!(output, Output::WantLink))
     }
 
     fn sent(machine: &mut Multiplexer) -> String {
@@ -360,6 +359,7 @@ mod tests {
         machine.plan_eras(EraPlan::First(Era::Modern));
         machine.handle_link_up(Moment::START);
         open(&mut machine, 1);
+        assert!(machine.is_initializing());
         assert!(sent(&mut machine).contains("server/discover"));
         assert_eq!(machine.next_deadline(), Some(Moment::START.after(SILENCE)));
         machine.handle_deadline(Moment::START.after(SILENCE));

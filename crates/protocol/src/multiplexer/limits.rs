@@ -197,13 +197,14 @@ mod tests {
         };
         let mut sum = first;
         sum.add(&first);
+        sum.add(&first);
         let expected = Counters {
-            noise: 2,
-            strays: 4,
-            unattributed: 6,
-            questions_refused: 8,
-            overloads: 10,
-            timeouts: 12,
+            noise: 3,
+            strays: 6,
+            unattributed: 9,
+            questions_refused: 12,
+            overloads: 15,
+            timeouts: 18,
         };
         assert_eq!(sum, expected);
     }

@@ -475,4 +475,19 @@ mod tests {
         session.handle_tick(Moment::START.after(age + Duration::from_secs(5)));
         assert_eq!(session.past_streams(), 0);
     }
+
+    #[test]
+    fn reader_gets_at_once_what_fits() {
+        let mut session = session(Limits::default());
+        let reader = session.listen(Moment::START).unwrap();
+        read(&mut session, reader);
+        let quarter = Bytes::from(vec![b'x'; READ_AT_ONCE / 4]);
+        for _ in 0..9 {
+            session.announce(Moment::START, &quarter);
+        }
+        let sizes: Vec<usize> = (0..3)
+            .map(|_| read(&mut session, reader).0.matches("data: ").count())
+            .collect();
+        assert_eq!(sizes, [4, 4, 1]);
+    }
 }

@@ -190,6 +190,7 @@ fn annotations_beyond_the_limits_are_invalid() {
     assert!(ToolHeaders::read(&nested(MAX_STEPS)).is_ok());
     let error = ToolHeaders::read(&nested(MAX_STEPS + 1)).unwrap_err();
     assert_eq!(error.problem, SchemaProblem::TooDeep);
+    assert!(ToolHeaders::read(&properties(json!({ "p".repeat(MAX_PATH): text("P") }))).is_ok());
     let error = ToolHeaders::read(&properties(json!({ "p".repeat(MAX_PATH + 1): text("P") }))).unwrap_err();
     assert_eq!(error.problem, SchemaProblem::TooDeep);
 }
