@@ -28,6 +28,7 @@ mod metrics;
 mod metrics_page;
 mod modern_request_handle;
 mod panics;
+pub mod peer;
 mod probe;
 mod record;
 mod reload;

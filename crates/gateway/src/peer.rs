@@ -1,0 +1,77 @@
+//! Requests for a session that another replica owns: sent to that replica as they are, over HTTP/2
+//! with mutual TLS, and answered as if its client had reached it.
+//!
+//! | Part | Module |
+//! |---|---|
+//! | what the sending replica vouches for: session, epoch, principal, client | [`forwarded`] |
+//! | one connection per peer, remade when it broke, and one stream per request | [`client`] |
+//! | one request: its body, its response, and what is known when it breaks | [`exchange`] |
+//! | the listener that other replicas reach, and the trait of what answers there | [`listener`] |
+//!
+//! **Nothing runs twice.** Each way to break has an outcome of its own ([`Outcome`]). A request that
+//! provably did not reach the owner may run elsewhere; any other is never sent again.
+//!
+//! **Back-pressure.** Bodies pass as they come in both directions, in the windows of HTTP/2. The
+//! window of a connection is the sum over all its streams, so a reader that stops stalls its own
+//! stream and no other.
+//!
+//! Certificates come from the cluster key ([`cluster::key`]). Only replicas that hold that key can
+//! connect, so the headers of [`forwarded`] are believed here, and on no other listener.
+
+pub mod client;
+pub mod exchange;
+pub mod forwarded;
+pub mod listener;
+
+use std::time::Duration;
+
+pub use client::PeerClient;
+pub use exchange::{NotSent, Outcome, PeerBody, PeerBodyError, RequestBody};
+pub use forwarded::{Forwarded, ForwardedError};
+pub use listener::{NotOwner, PeerHandler, PeerListener};
+
+/// The limits of connections between replicas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerLimits {
+    /// Replicas that are connected at once, in each direction.
+    pub peers: usize,
+    /// Requests in flight at once to one peer. Each open event stream is one.
+    pub streams: usize,
+    /// Bytes of one body that may lie unread at the receiver.
+    pub stream_window: u32,
+    /// The longest head of a request.
+    pub header_bytes: u32,
+    /// How long a connection and its TLS handshake may take.
+    pub connect_timeout: Duration,
+    /// How often a peer receives a PING.
+    pub ping_interval: Duration,
+    /// How long a peer may take to answer it.
+    pub ping_timeout: Duration,
+    /// A connection without requests is closed after this time.
+    pub idle_timeout: Duration,
+}
+
+impl Default for PeerLimits {
+    fn default() -> Self {
+        Self {
+            peers: 1024,
+            streams: 4096,
+            stream_window: 32 << 10,
+            header_bytes: 64 << 10,
+            connect_timeout: Duration::from_secs(2),
+            ping_interval: Duration::from_secs(5),
+            ping_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(300),
+        }
+    }
+}
+
+impl PeerLimits {
+    /// Returns the window of a whole connection: that of all its streams, so that streams which are
+    /// not read leave room for the others.
+    fn connection_window(&self) -> u32 {
+        const LARGEST: u32 = (1 << 31) - 1;
+        let streams = u32::try_from(self.streams).unwrap_or(u32::MAX);
+        streams.saturating_mul(self.stream_window).min(LARGEST)
+    }
+}
