@@ -138,6 +138,7 @@ impl Judge {
             Fact::SessionClosed { session } => {
                 self.closed.insert(*session);
             }
+            Fact::GatewayRestarted => {}
             Fact::Refused { session } => {
                 self.refused.insert(*session);
             }

@@ -7,7 +7,9 @@ use bytes::BytesMut;
 use protocol::capability::Capabilities;
 use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey};
 use protocol::session::replay::{EventId, StreamKey};
-use protocol::session::{self, Accepted, Accepts, Answer, Reader, Reading, Session};
+use protocol::session::{
+    self, Accepted, Accepts, Answer, Hello, Reader, Reading, Session, StreamRefusal, TOKEN_MARK,
+};
 use protocol::version::{Era, Version};
 use serde_json::Value;
 
@@ -43,8 +45,11 @@ pub(crate) enum Declares {
 
 #[derive(Debug)]
 pub(crate) struct Post {
+    id: String,
     token: Option<String>,
     opening: bool,
+    /// Its client has read the answer.
+    ended: bool,
 }
 
 #[derive(Debug)]
@@ -137,7 +142,7 @@ impl SimulationRun {
             self.seats[seat].session = None;
             return;
         }
-        if !self.sessions[session].machine.is_opened() && !self.seats[seat].implicit {
+        if !self.sessions[session].is_opened() && !self.seats[seat].implicit {
             // A client that is not welcomed yet can only lose patience.
             if self.dice.percent(2) {
                 self.end_session(session);
@@ -181,7 +186,9 @@ impl SimulationRun {
         self.seats[seat].questions.clear();
         if implicit {
             let (machine, ask) = Session::open_implicit(key, client, session_limits(), self.now, version);
-            self.sessions.push(SimulatedSession::new(machine, backend, &ask));
+            let hello = Hello::Implicit(version);
+            self.sessions
+                .push(SimulatedSession::new(machine, backend, &ask, hello));
             self.send_ask(backend, ask);
             return self.call(seat, index);
         }
@@ -192,7 +199,9 @@ impl SimulationRun {
         );
         let (machine, call, ask) =
             Session::open(key, client, session_limits(), self.now, message(&text), accepts);
-        self.sessions.push(SimulatedSession::new(machine, backend, &ask));
+        let hello = Hello::Initialize(message(&text));
+        self.sessions
+            .push(SimulatedSession::new(machine, backend, &ask, hello));
         let post = self.post((index, accepts), "0", None, "initialize", text, true);
         self.connect(index, post, call);
         self.send_ask(backend, ask);
@@ -208,7 +217,12 @@ impl SimulationRun {
         opening: bool,
     ) -> usize {
         let post = self.posts.len();
-        self.posts.push(Post { token, opening });
+        self.posts.push(Post {
+            id: id.into(),
+            token,
+            opening,
+            ended: false,
+        });
         let backend = &self.backends[self.sessions[session].backend];
         let translated = backend.era != Some(Era::Legacy);
         let limit = backend.call_limits.of_call(accepts);
@@ -237,8 +251,10 @@ impl SimulationRun {
     ) {
         let post = self.posts.len();
         self.posts.push(Post {
+            id: id.into(),
             token: None,
             opening: false,
+            ended: false,
         });
         self.note(Fact::Posted {
             session,
@@ -309,6 +325,7 @@ impl SimulationRun {
                 self.serve(session);
                 self.post((session, accepts), id, token, method, template, false);
                 self.connect(session, post, call);
+                self.sessions[session].last_call = Some(ask.clone());
                 self.send_ask(self.sessions[session].backend, ask);
             }
             Ok(Accepted::Noted(_) | Accepted::Answered(_)) => {
@@ -381,6 +398,24 @@ impl SimulationRun {
         }
     }
 
+    /// The process that had these connections has ended.
+    pub(crate) fn lose_connections(&mut self, session: usize) {
+        for at in 0..self.connections.len() {
+            let one = &mut self.connections[at];
+            if one.session == session && one.is_open() {
+                one.stage = Stage::Closed;
+                if let Some(post) = one.post {
+                    self.note(Fact::HungUp { post });
+                }
+            }
+        }
+        for seat in &mut self.seats {
+            if seat.session == Some(session) {
+                seat.questions.clear();
+            }
+        }
+    }
+
     fn listen(&mut self, session: usize) {
         if let Ok(reader) = self.sessions[session].machine.listen(self.now) {
             let connection = self.read_on(session, None, reader);
@@ -414,7 +449,32 @@ impl SimulationRun {
             return;
         };
         let post = self.connections[from].post;
-        match self.sessions[session].machine.resume(self.now, &last.to_string()) {
+        let is_lost = last.stream.0 < self.sessions[session].record.epoch << 32
+            && self.sessions[session].record.epoch > 1;
+        // A client does not come back for an answer that it has read, unless the stream may go on.
+        if is_lost && post.is_some_and(|post| self.posts[post].ended) {
+            return;
+        }
+        let text = match post {
+            Some(_) => format!("{last}.call"),
+            None => last.to_string(),
+        };
+        match self.sessions[session].machine.resume(self.now, &text) {
+            Ok(reader) if is_lost => {
+                // A stream of notices begins anew in another process.
+                self.connections[from].resumed = true;
+                let connection = self.read_on(session, None, reader);
+                self.note(Fact::Listened { session, connection });
+                self.poll(connection);
+            }
+            Err(StreamRefusal::Lost) => {
+                self.connections[from].resumed = true;
+                let id = post.map_or_else(String::new, |post| self.posts[post].id.clone());
+                let machine = &mut self.sessions[session].machine;
+                let reader = machine.resume_lost(self.now, id.as_bytes());
+                let connection = self.read_on(session, post, reader);
+                self.poll(connection);
+            }
             Ok(reader) => {
                 self.connections[from].resumed = true;
                 let connection = self.read_on(session, post, reader);
@@ -514,12 +574,13 @@ impl SimulationRun {
                     }
                 }
                 session::Output::Ask(ask) => {
-                    if matches!(*ask, Ask::Open { .. }) {
+                    if matches!(*ask, Ask::Open { .. } | Ask::Restore { .. }) {
                         self.note(Fact::Reopened { session });
                     }
                     self.send_ask(self.sessions[session].backend, *ask);
                 }
-                session::Output::Ended(_) | session::Output::Line(_) | session::Output::StateChanged(_) => {}
+                session::Output::StateChanged(state) => self.sessions[session].record.state = *state,
+                session::Output::Ended(_) | session::Output::Line(_) => {}
             }
         }
         let machine = &self.sessions[session].machine;
@@ -567,7 +628,10 @@ impl SimulationRun {
                     one.stage = Stage::Closed;
                     return self.ended(session, post, &body);
                 }
-                Answer::Stream(reader) => one.stage = Stage::Reading(reader),
+                Answer::Stream(reader) => {
+                    machine.set_stream_token(reader, |_| Some(".call".into()));
+                    one.stage = Stage::Reading(reader);
+                }
             }
         }
         let Stage::Reading(reader) = one.stage else { return };
@@ -592,7 +656,8 @@ impl SimulationRun {
 
     fn receive(&mut self, at: usize, session: usize, post: Option<usize>, block: &str) {
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
-        let Some(id) = field("id: ").and_then(EventId::parse) else {
+        let plain = |id: &str| EventId::parse(id.split(TOKEN_MARK).next().unwrap_or_default());
+        let Some(id) = field("id: ").and_then(plain) else {
             return self.note(Fact::GapRead { connection: at });
         };
         self.connections[at].last = Some(id);
@@ -641,6 +706,7 @@ impl SimulationRun {
             let what = "an answer on a GET stream".into();
             return self.note(Fact::Wrong { what });
         };
+        self.posts[post].ended = true;
         self.note(Fact::Ended {
             session,
             post,

@@ -19,6 +19,8 @@ pub(crate) enum Fact {
     SessionClosed {
         session: usize,
     },
+    /// The gateway was ended and started again.
+    GatewayRestarted,
     /// A client sent a request. `template` is its text with [`ID`] for the id and the progress
     /// token.
     Posted {

@@ -186,6 +186,11 @@ fn a_call_that_never_times_out_is_noticed() {
 }
 
 #[test]
+fn calls_repeated_after_a_restart_of_the_gateway_are_noticed() {
+    is_caught_as(Mutation::RepeatCallsAfterRestart, &["was executed 2 times"]);
+}
+
+#[test]
 fn a_log_line_that_extends_every_call_is_noticed() {
     is_caught_within(Mutation::RestartEveryClock, &["too late"], 1000);
 }
@@ -293,6 +298,8 @@ fn the_simulation_reaches_every_corner() {
         "resume refused: UnknownEvent",
         "gap",
         "crash",
+        "GatewayRestarted",
+        "owner_lost",
         "Hung",
         "cancel read",
         "read about a call",

@@ -111,6 +111,23 @@ impl SimulationRun {
         }
     }
 
+    /// The process that had all modern requests has ended.
+    pub(crate) fn lose_modern_calls(&mut self) {
+        for at in 0..self.modern_calls.len() {
+            let modern_call = &mut self.modern_calls[at];
+            let was_open = modern_call.state != ModernCallState::Gone;
+            modern_call.state = ModernCallState::Gone;
+            modern_call.listen = None;
+            modern_call.look = None;
+            modern_call.round = None;
+            modern_call.tells.clear();
+            let post = modern_call.post;
+            if was_open {
+                self.note(Fact::HungUp { post });
+            }
+        }
+    }
+
     fn some_modern_call(&mut self, wanted: impl Fn(&ModernCall) -> bool) -> Option<usize> {
         let found: Vec<usize> = (0..self.modern_calls.len())
             .filter(|at| wanted(&self.modern_calls[*at]))

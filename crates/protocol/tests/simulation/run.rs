@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::backend_face::legacy::ClientHello;
-use protocol::exchange::{Ask, BackendError, CallKey, Failure, QuestionKey, SessionKey, Tell};
+use protocol::exchange::{Ask, BackendError, CallKey, Failure, QuestionKey, SessionKey, SessionState, Tell};
 use protocol::message::{Kind, Message};
 use protocol::multiplexer::{self, Multiplexer};
 use protocol::negotiation;
 use protocol::session::replay::Retention;
-use protocol::session::{self, Accepts, Session};
+use protocol::session::{self, Accepts, Hello, Restored, Session};
 use protocol::time::{Moment, earliest};
 use protocol::version::Era;
 use serde_json::Value;
@@ -50,6 +50,8 @@ pub(crate) enum Mutation {
     NeverTimeOut,
     /// A log line starts the time of every call anew, not only that of its own.
     RestartEveryClock,
+    /// After a restart of the gateway the last call of each session is sent again.
+    RepeatCallsAfterRestart,
 }
 
 /// Which time limits the calls of a backend have.
@@ -110,6 +112,8 @@ pub(crate) enum Event {
     /// The questions for the client of a modern request are due.
     Questions(usize),
     Unpause(usize),
+    /// The gateway ends at once, with its servers, and is started again.
+    RestartGateway,
     Tick,
 }
 
@@ -124,6 +128,9 @@ enum BackendState {
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub(crate) machine: Multiplexer,
+    client_hello: ClientHello,
+    /// Its server is started before clients come.
+    is_eager: bool,
     pub(crate) speaks: Speaks,
     pub(crate) call_limits: CallLimits,
     /// The era of its words, as soon as that is known.
@@ -154,6 +161,10 @@ pub(crate) struct SimulatedSession {
     pub(crate) machine: Session,
     pub(crate) backend: usize,
     pub(crate) closed: bool,
+    /// What is written down of it.
+    pub(crate) record: SessionRecord,
+    /// For the mutation that repeats calls.
+    pub(crate) last_call: Option<Ask>,
     /// The call that its handshake is.
     opening: CallKey,
     tells: VecDeque<Tell>,
@@ -235,8 +246,14 @@ pub(crate) fn session_limits() -> session::Limits {
 }
 
 impl SimulationRun {
+    /// In every third run the gateway is restarted.
     pub(crate) fn new(seed: u64, mutation: Option<Mutation>) -> Self {
-        Self::with_dice(Dice::new(seed), mutation)
+        let mut run = Self::with_dice(Dice::new(seed), mutation);
+        if seed % 3 == 2 {
+            let after = Duration::from_millis(2_000 + seed * 677 % 16_000);
+            run.plan(after, Event::RestartGateway);
+        }
+        run
     }
 
     /// Returns a run in which these bytes decide what happens, and a fixed seed once they are used
@@ -437,6 +454,7 @@ impl SimulationRun {
             Event::TellModernRequest(at) => self.tell_modern_request(at),
             Event::Questions(at) => self.serve_modern_request(at),
             Event::Unpause(connection) => self.unpause(connection),
+            Event::RestartGateway => self.restart_gateway(),
             Event::Tick => {
                 self.expire_modern_requests();
                 for session in 0..self.sessions.len() {
@@ -848,6 +866,61 @@ impl SimulationRun {
         self.pump(backend);
     }
 
+    // The gateway itself.
+
+    /// Everything in the memory of the gateway is lost, and its servers end. Sessions go on from their
+    /// records; clients find their connections broken.
+    fn restart_gateway(&mut self) {
+        self.note(Fact::GatewayRestarted);
+        self.asked.clear();
+        self.given.clear();
+        for backend in 0..self.backends.len() {
+            let one = &mut self.backends[backend];
+            let epoch = one.epoch;
+            let was_up = one.server.take().is_some();
+            // The next server has a pipe of its own, and knows no id of this gateway.
+            one.inherited.clear();
+            one.pipe.clear();
+            one.asks.clear();
+            one.held = None;
+            one.failures = 0;
+            one.machine = one.new_machine();
+            one.state = match one.is_eager {
+                true => BackendState::Starting,
+                false => BackendState::Stopped,
+            };
+            let is_eager = one.is_eager;
+            if was_up {
+                self.note(Fact::LinkDown { backend, epoch });
+            }
+            if is_eager {
+                self.plan(Duration::ZERO, Event::Start(backend));
+            }
+        }
+        self.lose_modern_calls();
+        for session in 0..self.sessions.len() {
+            self.lose_connections(session);
+            if self.sessions[session].closed {
+                continue;
+            }
+            if !self.sessions[session].is_opened() && !self.sessions[session].machine.is_implicit() {
+                // Its id was not shown, so there is no record.
+                self.sessions[session].closed = true;
+                self.note(Fact::SessionClosed { session });
+                continue;
+            }
+            let ask = self.sessions[session].restore(SessionKey(session as u64), self.now);
+            self.note(Fact::Reopened { session });
+            let backend = self.sessions[session].backend;
+            self.send_ask(backend, ask);
+            if self.mutation == Some(Mutation::RepeatCallsAfterRestart)
+                && let Some(call) = self.sessions[session].last_call.take()
+            {
+                self.send_ask(backend, call);
+            }
+        }
+    }
+
     // Breaking things on purpose.
 
     fn mutate_tell(&mut self, backend: usize, tell: Tell) -> Vec<Tell> {
@@ -1044,6 +1117,16 @@ impl SimulationRun {
 }
 
 impl Backend {
+    /// Returns a machine as this one was in the beginning.
+    fn new_machine(&self) -> Multiplexer {
+        let mut machine = Multiplexer::new(self.machine.limits().clone(), self.client_hello);
+        machine.plan_eras(self.machine.eras_planned());
+        if self.is_eager {
+            machine.initialize_at_start();
+        }
+        machine
+    }
+
     fn new(dice: &mut Dice, mutation: Option<Mutation>) -> Self {
         let client_hello = [ClientHello::Newest, ClientHello::Union][dice.below(2)];
         let speaks = Speaks::thrown(dice);
@@ -1060,6 +1143,8 @@ impl Backend {
         }
         Self {
             machine,
+            client_hello,
+            is_eager,
             speaks,
             call_limits,
             era: speaks.only(),
@@ -1085,16 +1170,54 @@ impl Backend {
     }
 }
 
+/// What is written down of a session.
+#[derive(Debug)]
+pub(crate) struct SessionRecord {
+    hello: Hello,
+    pub(crate) state: SessionState,
+    pub(crate) epoch: u64,
+}
+
 impl SimulatedSession {
-    /// `open` is what opens it.
-    pub(crate) fn new(machine: Session, backend: usize, open: &Ask) -> Self {
+    /// The session goes on in another process. Returns what presents it to its server.
+    fn restore(&mut self, key: SessionKey, now: Moment) -> Ask {
+        self.record.epoch += 1;
+        let restored = Restored {
+            hello: self.record.hello.clone(),
+            state: self.record.state.clone(),
+            epoch: self.record.epoch,
+        };
+        let client = Arc::clone(self.machine.client());
+        let (machine, ask) = Session::restore(key, client, session_limits(), now, restored);
+        self.machine = machine;
+        self.tells.clear();
+        if let Ask::Restore { call, .. } = &ask {
+            self.opening = *call;
+        }
+        ask
+    }
+
+    /// Returns whether its client takes it for opened.
+    pub(crate) fn is_opened(&self) -> bool {
+        self.record.epoch > 1 || self.machine.is_opened()
+    }
+
+    /// `open` is what opens it, and `hello` the client's handshake.
+    pub(crate) fn new(mut machine: Session, backend: usize, open: &Ask, hello: Hello) -> Self {
         let Ask::Open { call: opening, .. } = open else {
             panic!("a session begins with its opening");
         };
+        machine.keep_state();
         Self {
             machine,
             backend,
             closed: false,
+            record: SessionRecord {
+                hello,
+                state: SessionState::default(),
+                epoch: 1,
+            },
+            last_call: None,
             opening: *opening,
             tells: VecDeque::new(),
             tells_at: Moment::START,
