@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::client::EventStream;
 use testkit::journal::Journal;
 use testkit::token::{token, tokens_key};
 use testkit::{McpClient, PATIENCE, Result, Rialto, poll_until, wait_until};
@@ -347,6 +348,41 @@ async fn call_that_was_lost_ends_with_its_reason_and_is_not_run_again() -> Resul
     assert_eq!(client.get(Some(&forged)).await?.reply().await?.status, 400);
     client.expect_echo("after").await?;
     assert_eq!(site.journal().executions("held"), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn client_of_the_old_transport_has_to_connect_again() -> Result<()> {
+    async fn connect(rialto: &Rialto) -> Result<(McpClient, EventStream, String)> {
+        let client = McpClient::connect(&format!("http://{}/one/sse", rialto.address())).await?;
+        let mut stream = client.get_stream(None).await?;
+        let endpoint = stream.next().await?.expect("the stream names its endpoint").data;
+        Ok((client, stream, endpoint))
+    }
+    async fn initialize(client: &McpClient, endpoint: &str) -> Result<u16> {
+        let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}
+        }});
+        let headers = [("content-type", "application/json")];
+        let sent = client.send("POST", endpoint, &headers, body.to_string()).await?;
+        Ok(sent.reply().await?.status)
+    }
+    let site = Site::new()?;
+    let rialto = site.start("legacy_sse: true").await?;
+    let (client, mut stream, earlier) = connect(&rialto).await?;
+    assert_eq!(initialize(&client, &earlier).await?, 202);
+    stream.message().await?;
+    end(rialto, End::Terminated).await;
+    assert!(
+        !matches!(stream.next().await, Ok(Some(_))),
+        "the stream ends with its process"
+    );
+
+    let rialto = site.start("legacy_sse: true").await?;
+    let (client, mut stream, endpoint) = connect(&rialto).await?;
+    assert_eq!(initialize(&client, &earlier).await?, 404);
+    assert_eq!(initialize(&client, &endpoint).await?, 202);
+    assert_eq!(stream.message().await?["id"], 0);
     Ok(())
 }
 
