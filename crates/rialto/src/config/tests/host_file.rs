@@ -124,8 +124,7 @@ fn addresses_of_windsurf_and_gemini_are_read() {
 #[test]
 fn a_file_with_comments_and_trailing_commas_is_read() {
     let text = "\u{feff}// Cursor allows comments\r\n{\r\n  /* servers */\r\n  \"mcpServers\": {\r\n    \
-                // \"old\": {},\r\n \"a\": { \"command\": \"cat\", \"args\": [\"//x\",], },\r\n
-                // },\r\n}\r\n";
+                // \"old\": {},\r\n    \"a\": { \"command\": \"cat\", \"args\": [\"//x\",], },\r\n  },\r\n}\r\n";
     assert_eq!(process(only(&load(text).expect("loads"))).argv, ["cat", "//x"]);
 }
 
