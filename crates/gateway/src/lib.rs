@@ -54,4 +54,5 @@ pub use gateway::{Gateway, StartError};
 pub use guard::tokens;
 pub use probe::{Presented, Probe};
 pub use reload::Reloaded;
+pub use serve::Listening;
 pub use state_dir::{StateDir, StateDirError};

@@ -13,10 +13,24 @@ use crate::tasks;
 /// How long connections may take to close once everything has been answered.
 const CLOSE_TIME: Duration = Duration::from_secs(1);
 
+/// The socket that clients connect to.
+#[derive(Debug)]
+pub enum Listening {
+    /// It goes with this process.
+    Own(TcpListener),
+    /// It outlives this process: connections that are not accepted here wait in it for the next one.
+    Inherited(TcpListener),
+}
+
 impl Gateway {
     /// Serves until `shutdown` comes, then drains: calls in flight may finish, new ones are
-    /// refused, and all children are ended.
-    pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+    /// refused, and all children are ended. An own socket accepts connections until the end of the
+    /// drain, to refuse their calls with the reason; an inherited one leaves them to the next process.
+    pub async fn serve(self: Arc<Self>, listening: Listening, shutdown: impl Future<Output = ()>) {
+        let (listener, is_inherited) = match listening {
+            Listening::Own(listener) => (listener, false),
+            Listening::Inherited(listener) => (listener, true),
+        };
         for destination in self.config().destinations.values() {
             destination.upstream.start();
         }
@@ -41,7 +55,9 @@ impl Gateway {
             listener::accept_loop(Arc::clone(&self), listener, closing.clone()),
         );
         shutdown.await;
-
+        if is_inherited {
+            accepting.abort();
+        }
         self.drain().await;
         accepting.abort();
         let _ = closing.send(true);

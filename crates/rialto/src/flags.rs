@@ -7,6 +7,7 @@ pub(crate) mod account;
 mod examples;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -64,6 +65,9 @@ pub struct ServeFlags {
     /// Listen on this address; port 0 picks a free port [env: RIALTO_LISTEN] [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
+    /// The address of the socket that systemd passed; it beats every `listen`.
+    #[arg(skip)]
+    pub(crate) socket: Option<SocketAddr>,
     /// Serve with this many threads; auto uses one per core [env: RIALTO_THREADS] [default: 1]
     #[arg(long, value_name = "N|auto")]
     pub(crate) threads: Option<String>,

@@ -7,10 +7,11 @@
 //! another thread costs a wake-up each way.
 
 mod reload;
+mod systemd;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,7 +22,7 @@ use gateway::backend::process::{self, Launcher, WardenCommand};
 use gateway::line_sink::LineSink;
 use gateway::settings::{BackendSpec, Settings, Start};
 use gateway::trace::SpanSink;
-use gateway::{Gateway, StartError};
+use gateway::{Gateway, Listening, StartError};
 use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,6 +32,7 @@ use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
 use crate::flags::ServeFlags;
 use crate::{exit, fail, telemetry, traces};
 use reload::{Reloader, Watch};
+use systemd::Notifier;
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: u32 = 1024;
@@ -38,6 +40,14 @@ const BACKLOG: u32 = 1024;
 const LAST_LINES: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
+    let (passed, address) = match passed_socket(environment) {
+        Ok(passed) => passed.unzip(),
+        Err(error) => return fail(exit::CANNOT_LISTEN, &error.to_string()),
+    };
+    let flags = &ServeFlags {
+        socket: address,
+        ..flags.clone()
+    };
     let logs = match config::log_settings(flags.log_format.as_deref(), environment) {
         Ok(logs) => logs,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
@@ -80,7 +90,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         log: telemetry.sink(),
         spans,
     };
-    let code = runtime.block_on(serve(&settings, flags, environment, outlets, watched));
+    let code = runtime.block_on(serve(&settings, flags, environment, outlets, watched, passed));
     // All that still runs has been asked to stop and was waited for.
     runtime.shutdown_timeout(LAST_LINES);
     if let Some(exporter) = exporter {
@@ -132,15 +142,13 @@ async fn serve(
     environment: &Environment,
     outlets: Outlets,
     watched: Option<Vec<PathBuf>>,
+    passed: Option<TcpListener>,
 ) -> ExitCode {
-    let listener = match bind(settings.listen).and_then(|socket| socket.listen(BACKLOG)) {
-        Ok(listener) => listener,
+    let (listening, address) = match listen(settings.listen, passed) {
+        Ok(listening) => listening,
         Err(error) => return fail(exit::CANNOT_LISTEN, &cannot_listen(settings.listen, &error)),
     };
-    let address = match listener.local_addr() {
-        Ok(address) => address,
-        Err(error) => return fail(exit::CANNOT_LISTEN, &cannot_listen(settings.listen, &error)),
-    };
+    let notifier = Notifier::of(environment);
     let gateway = match Gateway::new(settings, address, launcher(), environment.all()) {
         Ok(gateway) => gateway,
         Err(error) => return cannot_start(error),
@@ -168,8 +176,14 @@ async fn serve(
         gateway: Arc::clone(&gateway),
         hangup,
         watch,
+        notifier: notifier.clone(),
     };
-    tracing::info!(listening = %address, destinations = settings.destinations.len(), "listening");
+    let socket = match &listening {
+        Listening::Own(_) => "own",
+        Listening::Inherited(_) => "systemd",
+    };
+    let destinations = settings.destinations.len();
+    tracing::info!(listening = %address, socket, destinations, "listening");
     match outlets.format {
         LogFormat::Human => {
             // If stderr is closed, the line is lost, and not needed.
@@ -186,8 +200,11 @@ async fn serve(
     }
     let (first, shutdown) = oneshot::channel();
     let signals = Signals { terminate, interrupt };
-    let serving = Arc::clone(&gateway).serve(listener, async move {
+    notifier.watch();
+    notifier.ready(&serving_status(destinations));
+    let serving = Arc::clone(&gateway).serve(listening, async move {
         let _ = shutdown.await;
+        notifier.stopping();
     });
     tokio::pin!(serving);
     tokio::select! {
@@ -201,6 +218,40 @@ async fn serve(
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Returns the socket that systemd passed, with its address.
+fn passed_socket(
+    environment: &Environment,
+) -> Result<Option<(TcpListener, SocketAddr)>, systemd::SocketError> {
+    let Some(socket) = systemd::passed_socket(environment)? else {
+        return Ok(None);
+    };
+    let address = socket.local_addr()?;
+    Ok(Some((socket, address)))
+}
+
+/// Listens, on the socket that was passed or else on an own one. Returns the address that was bound.
+fn listen(address: SocketAddr, passed: Option<TcpListener>) -> std::io::Result<(Listening, SocketAddr)> {
+    Ok(match passed {
+        Some(socket) => (
+            Listening::Inherited(tokio::net::TcpListener::from_std(socket)?),
+            address,
+        ),
+        None => {
+            let listener = bind(address)?.listen(BACKLOG)?;
+            let bound = listener.local_addr()?;
+            (Listening::Own(listener), bound)
+        }
+    })
+}
+
+/// Returns the sentence that `systemctl status` shows.
+fn serving_status(destinations: usize) -> String {
+    match destinations {
+        1 => "serving 1 destination".to_owned(),
+        several => format!("serving {several} destinations"),
+    }
 }
 
 /// Takes an address, as far as that is possible without listening.

@@ -8,6 +8,7 @@
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::IntoRawFd as _;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -186,6 +187,23 @@ fn be_stubborn(pid_file: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Passes stdin on as descriptor 3, as systemd passes a socket (sd_listen_fds(3)).
+fn pass_socket(program: &mut Command) -> Result<()> {
+    const FIRST: i32 = 3;
+    // It is the lowest free one, and stays open in the program.
+    let socket = rustix::io::dup(std::io::stdin()).map_err(std::io::Error::from)?;
+    if socket.into_raw_fd() != FIRST {
+        return Err(Failure::new("descriptor 3 is in use"));
+    }
+    program
+        .stdin(Stdio::null())
+        .env("LISTEN_PID", std::process::id().to_string());
+    if std::env::var_os("LISTEN_FDS").is_none() {
+        program.env("LISTEN_FDS", "1");
+    }
+    Ok(())
+}
+
 /// Becomes another program in a session of its own, whose number then marks all of its descendants.
 fn launch_in_new_session(launch: &Launch) -> Result<Infallible> {
     rustix::process::setsid().map_err(std::io::Error::from)?;
@@ -200,6 +218,9 @@ fn launch_in_new_session(launch: &Launch) -> Result<Infallible> {
     let mut program = Command::new(&launch.program);
     if let Some(user) = launch.user {
         program.uid(user).gid(user);
+    }
+    if launch.passes_socket {
+        pass_socket(&mut program)?;
     }
     let error = program.args(&launch.args).exec();
     Err(Failure::from(error).during(&format!("cannot run {}", launch.program.to_string_lossy())))

@@ -67,6 +67,10 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         &["RIALTO_LISTEN"],
         "listen",
     );
+    let listen = match flags.socket {
+        Some(socket) => Some(passed(socket, listen, walk)),
+        None => listen,
+    };
     let threads = layers.first(
         ("--threads", flags.threads.as_deref()),
         &["RIALTO_THREADS"],
@@ -281,6 +285,18 @@ fn as_written(value: &str, place: Place) -> Given {
     }
 }
 
+/// Returns the address of the socket that systemd passed, in the place of the configured one.
+fn passed(socket: SocketAddr, configured: Option<Given>, walk: &Walk<'_>) -> Given {
+    let address = socket.to_string();
+    if let Some(configured) = configured.filter(|configured| configured.text != address) {
+        walk.note(format!(
+            "systemd passed a socket for {address}, so `listen` ({}) is ignored",
+            configured.written
+        ));
+    }
+    as_written(&address, Place::Socket)
+}
+
 /// `tls: { cert: FILE, key: FILE }`. The files themselves are read when they are used.
 fn tls(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> Option<TlsSettings> {
     const BOTH: &str = "a certificate and its key go together: write `tls: { cert: FILE, key: FILE }`";
@@ -332,7 +348,7 @@ fn tls(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> Option<TlsSetting
 fn beside(place: &Place, walk: &Walk<'_>) -> PathBuf {
     match place {
         Place::Field { .. } => walk.sources.base.clone(),
-        Place::Flag(_) | Place::Variable(_) | Place::File { .. } => PathBuf::new(),
+        Place::Flag(_) | Place::Variable(_) | Place::Socket | Place::File { .. } => PathBuf::new(),
     }
 }
 

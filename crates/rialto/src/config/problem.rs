@@ -12,6 +12,8 @@ pub enum Place {
     Flag(&'static str),
     /// An environment variable.
     Variable(&'static str),
+    /// The socket that systemd passed.
+    Socket,
     /// A file as a whole, or one line of it (0: no line known).
     File { file: String, line: u64 },
     /// A field of a file.
@@ -27,7 +29,7 @@ impl Place {
     /// Returns the line in the file; 0 for flags, variables, and where none is known.
     pub(crate) fn line(&self) -> u64 {
         match self {
-            Self::Flag(_) | Self::Variable(_) => 0,
+            Self::Flag(_) | Self::Variable(_) | Self::Socket => 0,
             Self::File { line, .. } | Self::Field { line, .. } => *line,
         }
     }
@@ -38,6 +40,7 @@ impl fmt::Display for Place {
         match self {
             Self::Flag(flag) => f.write_str(flag),
             Self::Variable(name) => write!(f, "environment variable {name}"),
+            Self::Socket => f.write_str("socket of systemd"),
             Self::File { file, line } => write!(f, "{file}{}", LineSuffix(*line)),
             Self::Field {
                 file,

@@ -87,6 +87,7 @@ fn serve_takes_all_its_flags() {
     let expected = ServeFlags {
         config: Some("d.yml".into()),
         listen: Some(":0".into()),
+        socket: None,
         threads: Some("2".into()),
         demo: true,
         keep_going: true,

@@ -17,6 +17,9 @@ use tokio::sync::mpsc;
 use crate::config::{self, Environment};
 use crate::flags::ServeFlags;
 
+use super::serving_status;
+use super::systemd::Notifier;
+
 /// Files are read when nothing has happened to them for this long: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(250);
 
@@ -27,6 +30,7 @@ pub(super) struct Reloader<'a> {
     pub(super) gateway: Arc<Gateway>,
     pub(super) hangup: Signal,
     pub(super) watch: Option<Watch>,
+    pub(super) notifier: Notifier,
 }
 
 impl Reloader<'_> {
@@ -43,11 +47,17 @@ impl Reloader<'_> {
                 _ = self.hangup.recv() => "SIGHUP",
                 () = changed => "a file has changed",
             };
-            self.reload(why).await;
+            self.notifier.reloading();
+            let status = match self.reload(why).await {
+                Some(destinations) => serving_status(destinations),
+                None => "serving; the last reload failed, and the log has the reason".to_owned(),
+            };
+            self.notifier.ready(&status);
         }
     }
 
-    async fn reload(&mut self, why: &str) {
+    /// Reloads. Returns how many destinations there are now, or `None` if nothing has changed.
+    async fn reload(&mut self, why: &str) -> Option<usize> {
         // Files may lie on a disk that does not answer; no client waits for them.
         let (flags, environment) = (self.flags.clone(), self.environment.clone());
         let read = tokio::task::spawn_blocking(move || config::settings(&flags, &environment));
@@ -56,18 +66,20 @@ impl Reloader<'_> {
             Ok(Err(error)) => {
                 self.gateway.reload_failed();
                 tracing::error!(why, %error, "reload failed, nothing has changed");
-                return;
+                return None;
             }
             Err(error) => {
                 self.gateway.reload_failed();
                 tracing::error!(why, %error, "reload failed, nothing has changed");
-                return;
+                return None;
             }
         };
         for note in &loaded.notes {
             tracing::warn!("{note}");
         }
-        match self.gateway.reload(&loaded.settings).await {
+        let reloaded = self.gateway.reload(&loaded.settings).await;
+        let destinations = reloaded.is_ok().then_some(loaded.settings.destinations.len());
+        match reloaded {
             Ok(report) => {
                 let list = |names: &[String]| names.join(", ");
                 tracing::info!(
@@ -88,6 +100,7 @@ impl Reloader<'_> {
         if let Some(watch) = &mut self.watch {
             watch.follow(loaded.files);
         }
+        destinations
     }
 }
 

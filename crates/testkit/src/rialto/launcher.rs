@@ -1,6 +1,7 @@
 //! Starting the real binary: where it is, its flags and environment, and when it is ready.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -34,6 +35,7 @@ pub struct Launcher {
     env: Vec<(String, String)>,
     max_files: Option<u64>,
     user: Option<u32>,
+    socket: Option<OwnedFd>,
     survivor_patience: Duration,
     dir: TempDir,
 }
@@ -68,6 +70,7 @@ impl Launcher {
             env: Vec::new(),
             max_files: None,
             user: None,
+            socket: None,
             survivor_patience: SURVIVOR_PATIENCE,
             dir: tempfile::tempdir().expect("a temporary directory can be made"),
         }
@@ -134,6 +137,14 @@ impl Launcher {
         self
     }
 
+    /// Passes it a socket as systemd does: as descriptor 3, with `LISTEN_FDS` (1 unless the environment
+    /// has it) and `LISTEN_PID`.
+    #[must_use]
+    pub fn socket(mut self, socket: impl Into<OwnedFd>) -> Self {
+        self.socket = Some(socket.into());
+        self
+    }
+
     /// How long a child may outlive Rialto before the test fails.
     #[must_use]
     pub fn survivor_patience(mut self, patience: Duration) -> Self {
@@ -196,7 +207,7 @@ impl Launcher {
     }
 
     /// From here on dropping the returned `Rialto` ends the process.
-    fn spawn(self) -> Result<Rialto> {
+    fn spawn(mut self) -> Result<Rialto> {
         let mut args: Vec<OsString> = vec!["--launch".into()];
         if let Some(files) = self.max_files {
             args.extend(["--max-files".into(), files.to_string().into()]);
@@ -205,6 +216,8 @@ impl Launcher {
             args.extend(["--user".into(), user.to_string().into()]);
             self.move_in(user)?;
         }
+        let socket = self.socket.take();
+        args.extend(socket.is_some().then(|| "--socket".into()));
         args.push(
             self.program
                 .clone()
@@ -230,7 +243,7 @@ impl Launcher {
         }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
-            .stdin(Stdio::null())
+            .stdin(socket.map_or_else(Stdio::null, Stdio::from))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut process = spawn_from_a_lasting_thread(command)?;

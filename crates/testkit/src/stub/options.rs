@@ -16,7 +16,8 @@ pub(super) enum Role {
     Stubborn(PathBuf),
     /// `--daemonise PIDFILE`: leaves its session, starts a stubborn process and ends.
     Daemonise(PathBuf),
-    /// `--launch [--max-files N] [--user N] PROGRAM ARG…`: becomes that program, in a new session.
+    /// `--launch [--max-files N] [--user N] [--socket] PROGRAM ARG…`: becomes that program, in a new
+    /// session. With `--socket` it passes its stdin on as systemd passes a socket.
     Launch(Launch),
     /// `--limit-processes PID N`: sets the limit of a process of the same user.
     LimitProcesses(u32, Option<u64>),
@@ -26,6 +27,7 @@ pub(super) enum Role {
 pub(super) struct Launch {
     pub(super) max_files: Option<u64>,
     pub(super) user: Option<u32>,
+    pub(super) passes_socket: bool,
     pub(super) program: OsString,
     pub(super) args: Vec<OsString>,
 }
@@ -154,9 +156,14 @@ fn launch(args: &mut impl Iterator<Item = OsString>) -> Result<Role> {
         user = Some(number("--user", args)?);
         program = value("--launch", args)?;
     }
+    let passes_socket = program == "--socket";
+    if passes_socket {
+        program = value("--launch", args)?;
+    }
     Ok(Role::Launch(Launch {
         max_files,
         user,
+        passes_socket,
         program,
         args: args.collect(),
     }))

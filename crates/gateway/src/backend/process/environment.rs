@@ -107,11 +107,26 @@ pub fn is_allowed(name: &OsStr) -> bool {
 /// How the names of the variables begin that configure Rialto. Some hold its secrets.
 const OURS: &str = "RIALTO_";
 
+/// What systemd passes to Rialto itself. A child that took it for its own would look for Rialto's
+/// socket, or report in its name (sd_listen_fds(3), sd_notify(3)).
+const OF_SYSTEMD: [&str; 7] = [
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_PIDFDID",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
+
 /// Returns whether a child inherits this variable by the given rule.
 fn is_inherited(name: &OsStr, inherits: Inherits) -> bool {
     match inherits {
         Inherits::AllowList => is_allowed(name),
-        Inherits::Everything => !name.to_string_lossy().starts_with(OURS),
+        Inherits::Everything => {
+            let name = name.to_string_lossy();
+            !name.starts_with(OURS) && !OF_SYSTEMD.contains(&&*name)
+        }
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn holds(data: &[u8]) {
                 assert!(!problem.message.is_empty(), "refused without a word");
                 let line = match &problem.place {
                     Place::File { line, .. } | Place::Field { line, .. } => *line,
-                    Place::Flag(_) | Place::Variable(_) => 0,
+                    Place::Flag(_) | Place::Variable(_) | Place::Socket => 0,
                 };
                 assert!(line <= lines, "{problem} is about a line that is not there");
             }
