@@ -15,7 +15,8 @@ use crate::error::RegistryError;
 /// The version of the format. It changes with every change that an older reader would misread.
 pub(crate) const VERSION: u32 = 1;
 
-/// The largest record. A client's `initialize` has a few hundred bytes, with icons some tens of KiB.
+/// The largest record. A client's `initialize` has a few hundred bytes, with icons some tens of
+/// KiB.
 pub const MAX_RECORD_BYTES: usize = 1024 * 1024;
 
 /// The longest name of a node: that of a host name (RFC 1035).
@@ -50,7 +51,8 @@ pub struct NodeId(Box<str>);
 /// Why a text is no name or id of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NodeIdError {
-    /// The name has a character that keys of the engine or log lines cannot show, or a wrong length.
+    /// The name has a character that keys of the engine or log lines cannot show, or a wrong
+    /// length.
     #[error("{0:?} is no name of a node: use 1 to {MAX_NAME} letters, digits, `.`, `-` or `_`")]
     Name(String),
     /// The part behind the name is no incarnation.

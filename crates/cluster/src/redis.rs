@@ -17,9 +17,9 @@
 //! - An engine in cluster mode is refused at start: a take-over reads the owner's lease, which has
 //!   another slot than the session.
 //! - A Sentinel URL is refused as well: give the address of the primary, or a name that follows it.
-//! - Replication of the engine is asynchronous. A fail-over may lose the last operations, and then an
-//!   epoch may be given twice. The owner tells the two apart: the loser is superseded at its next
-//!   operation.
+//! - Replication of the engine is asynchronous. A fail-over may lose the last operations, and then
+//!   an epoch may be given twice. The owner tells the two apart: the loser is superseded at its
+//!   next operation.
 //! - Every operation ends within [`RedisSettings::command_timeout`], a batch of touches within one
 //!   such time for each [`TOUCHES_AT_ONCE`] sessions.
 
@@ -102,7 +102,8 @@ pub struct RedisRegistry {
 struct Shared {
     client: Client,
     connection_config: AsyncConnectionConfig,
-    /// The connection, with its number. Held while a new one is made, so that one is made at a time.
+    /// The connection, with its number. Held while a new one is made, so that one is made at a
+    /// time.
     connection: Mutex<(u64, Option<MultiplexedConnection>)>,
     scripts: Scripts,
     prefix: String,
@@ -122,8 +123,8 @@ impl fmt::Debug for RedisRegistry {
 type Reply = Vec<Option<Vec<u8>>>;
 
 impl RedisRegistry {
-    /// Connects to the engine and checks that it can serve as a directory: its version, its policy of
-    /// eviction, its role, and that its user may run every command that is needed.
+    /// Connects to the engine and checks that it can serve as a directory: its version, its policy
+    /// of eviction, its role, and that its user may run every command that is needed.
     pub async fn connect(settings: &RedisSettings) -> Result<Self, ConnectError> {
         let client = connect::client(settings)?;
         let connection_config = AsyncConnectionConfig::new()
@@ -244,8 +245,8 @@ impl Shared {
 }
 
 impl CommandError {
-    /// Returns whether the next command shall have a new connection. After a time-out the path may be
-    /// dead, and a replica that lost its role answers with errors for as long as it is asked.
+    /// Returns whether the next command shall have a new connection. After a time-out the path may
+    /// be dead, and a replica that lost its role answers with errors for as long as it is asked.
     fn spoils_the_connection(&self) -> bool {
         match self {
             Self::Timeout(_) => true,

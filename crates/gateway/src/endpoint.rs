@@ -351,8 +351,8 @@ impl Endpoint {
         handle
     }
 
-    /// Presents the client of a session to its server, and adds the session to those that clients can
-    /// address.
+    /// Presents the client of a session to its server, and adds the session to those that clients
+    /// can address.
     fn present(
         &self,
         handle: &Arc<SessionHandle>,

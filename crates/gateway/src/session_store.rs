@@ -1,11 +1,11 @@
 //! The records of sessions that outlive this process.
 //!
-//! A record is written before the id of its session is shown, follows what the client sets, is removed
-//! when the session ends, and is released when the gateway stops. A request for a session that this
-//! process does not have looks for its record here ([`SessionStore::claim`]).
+//! A record is written before the id of its session is shown, follows what the client sets, is
+//! removed when the session ends, and is released when the gateway stops. A request for a session
+//! that this process does not have looks for its record here ([`SessionStore::claim`]).
 //!
-//! Later changes are queued by session: a newer one takes the place of an older one, so that the queue
-//! is bounded by the number of sessions. One task writes them ([`SessionStore::run`]).
+//! Later changes are queued by session: a newer one takes the place of an older one, so that the
+//! queue is bounded by the number of sessions. One task writes them ([`SessionStore::run`]).
 
 mod queue;
 
@@ -102,7 +102,8 @@ impl SessionStore {
         }
     }
 
-    /// Returns how long a record stays after the last note of its use. The session may have been used since then.
+    /// Returns how long a record stays after the last note of its use. The session may have been
+    /// used since then.
     fn lifetime(&self, is_implicit: bool) -> Duration {
         let idle = self.idle(is_implicit);
         idle.saturating_add(touch_interval(idle))
@@ -154,8 +155,8 @@ impl SessionStore {
         }
     }
 
-    /// Makes this process the owner of a session, if `suits` accepts its record. Returns the record with its new epoch;
-    /// `None` if there is no such session.
+    /// Makes this process the owner of a session, if `suits` accepts its record. Returns the record
+    /// with its new epoch; `None` if there is no such session.
     pub(crate) async fn claim(
         &self,
         session: Uuid,
@@ -191,7 +192,8 @@ impl SessionStore {
         self.registry.remove(claim).await.map(note_superseded)
     }
 
-    /// Waits until no other request restores this session. The caller restores it while it keeps the returned value.
+    /// Waits until no other request restores this session. The caller restores it while it keeps
+    /// the returned value.
     pub(crate) async fn turn(&self, session: Uuid) -> Turn<'_> {
         loop {
             let mut other = {
@@ -307,7 +309,8 @@ impl RecordHandle {
         self.store.queue.set_state(&self.claim, state, self.is_implicit);
     }
 
-    /// Waits until what was queued for this session is written, but not for long: the record follows later then.
+    /// Waits until what was queued for this session is written, but not for long: the record
+    /// follows later then.
     pub(crate) async fn written(&self) {
         let written = self.store.queue.emptied(Some(&self.claim));
         if tokio::time::timeout(WRITE_PATIENCE, written).await.is_err() {
@@ -325,7 +328,8 @@ impl RecordHandle {
         self.store.queue.end(&self.claim, Ending::Released);
     }
 
-    /// Returns the note of the session's use, if one is due. `idle` is how long the session has been idle.
+    /// Returns the note of the session's use, if one is due. `idle` is how long the session has
+    /// been idle.
     pub(crate) fn due_touch(&self, idle: Duration) -> Option<Touch> {
         let at = now().unix().saturating_sub(idle.as_secs());
         let touched = self.touched.load(Ordering::Relaxed);
@@ -341,7 +345,8 @@ impl RecordHandle {
         })
     }
 
-    /// Returns the end of the event ids of a call's stream. It names the call, for the process that has the session next.
+    /// Returns the end of the event ids of a call's stream. It names the call, for the process that
+    /// has the session next.
     pub(crate) fn token(&self, id: &[u8], bound_to: &str) -> Option<Box<str>> {
         self.store.sealer.seal_call(id, bound_to)
     }

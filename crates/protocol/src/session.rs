@@ -636,7 +636,8 @@ impl Session {
         if let Some(record) = call.record(key, &ending, &body) {
             self.outputs.push_back(Output::Ended(Box::new(record)));
         }
-        // Before the answer is shown, so that what a client was confirmed can be written down first.
+        // Before the answer is shown, so that what a client was confirmed can be written down
+        // first.
         if let (Some(kept), Ending::Result, Some(message)) = (&mut self.kept_state, &ending, call.message())
             && let Some(state) = kept.handle_success(message)
         {

@@ -1,4 +1,5 @@
-//! A Redis server of its own for each test, as Debian packages it (`cargo xtask setup` installs it).
+//! A Redis server of its own for each test, as Debian packages it (`cargo xtask setup` installs
+//! it).
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

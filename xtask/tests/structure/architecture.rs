@@ -64,8 +64,8 @@ fn named_paths(text: &str) -> Vec<String> {
     items(text).iter().flat_map(names).collect()
 }
 
-/// Returns the code map as paths from the root of the repository. A heading in code font names the folder that the
-/// paths below it start from; without one they start at the root.
+/// Returns the code map as paths from the root of the repository. A heading in code font names the
+/// folder that the paths below it start from; without one they start at the root.
 fn code_map(page: &str) -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     for part in section(page, "Code map").split("\n### ").skip(1) {

@@ -202,7 +202,8 @@ pub(super) async fn try_every_operation(registry: &RedisRegistry) -> Result<(), 
     operations(registry).await.map_err(|reason| {
         let address = address(&registry.shared);
         let text = reason.to_string();
-        // A command inside a script has no code of its own: the words are those of 7.0 and of later ones.
+        // A command inside a script has no code of its own: the words are those of 7.0 and of later
+        // ones.
         let denials = [
             "NOPERM",
             "NoPerm",

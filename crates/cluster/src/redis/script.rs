@@ -77,7 +77,8 @@ end
 return found
 ";
 
-/// KEYS: session. ARGV: version, epoch, owner, prefix of the nodes, time to live, record, state, last use.
+/// KEYS: session. ARGV: version, epoch, owner, prefix of the nodes, time to live, record, state,
+/// last use.
 const CREATE: &str = "
 local f = redis.call('HMGET', KEYS[1], 'v', 'e', 'o')
 if f[1] then

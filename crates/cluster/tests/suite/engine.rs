@@ -49,7 +49,8 @@ impl Engine for Memory {
     }
 }
 
-/// The directory in a file. Every lease ends with the process, for which opening the file again stands.
+/// The directory in a file. Every lease ends with the process, for which opening the file again
+/// stands.
 pub(crate) struct File {
     directory: tempfile::TempDir,
     registry: Option<FileRegistry>,

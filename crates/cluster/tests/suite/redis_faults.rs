@@ -1,4 +1,5 @@
-//! Engines that cannot serve, and an engine that goes away: each fault has an error that names the fix.
+//! Engines that cannot serve, and an engine that goes away: each fault has an error that names the
+//! fix.
 
 use std::time::Duration;
 

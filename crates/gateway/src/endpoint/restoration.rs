@@ -24,8 +24,8 @@ impl Endpoint {
         self.shared.session_store.as_ref()
     }
 
-    /// Lets a session that was opened here outlive this process, where sessions do. The caller writes its record with the
-    /// returned claim.
+    /// Lets a session that was opened here outlive this process, where sessions do. The caller
+    /// writes its record with the returned claim.
     pub(crate) fn keep(&self, handle: &SessionHandle, hello: &record::Hello) -> Option<Claim> {
         let store = self.session_store()?;
         let claim = store.new_claim(Uuid::parse_str(handle.id()).ok()?);
@@ -34,7 +34,8 @@ impl Endpoint {
         Some(claim)
     }
 
-    /// Restores the session with this id, if it is this principal's. `permit` counts it among the sessions of its caller.
+    /// Restores the session with this id, if it is this principal's. `permit` counts it among the
+    /// sessions of its caller.
     ///
     /// Requests of one session take turns, so that one of them restores it and the others find it.
     pub(crate) async fn restore(

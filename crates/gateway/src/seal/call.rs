@@ -1,4 +1,5 @@
-//! The token at the end of an event id: it names the call of a stream beyond the process that has it.
+//! The token at the end of an event id: it names the call of a stream beyond the process that has
+//! it.
 
 use aws_lc_rs::aead::Aad;
 use base64::Engine as _;

@@ -111,7 +111,8 @@ impl Queue {
         touches.into_values().collect()
     }
 
-    /// Returns a session and what is to be written for it. It stays in the queue until it is written.
+    /// Returns a session and what is to be written for it. It stays in the queue until it is
+    /// written.
     pub(super) fn next(&self) -> Option<(Claim, Write)> {
         let waiting = self.waiting.lock();
         waiting.writes.values().next().cloned()

@@ -45,8 +45,8 @@ pub(super) enum Started {
     ForClient,
 }
 
-/// Every instance that has a supervisor, in use or being ended, and what those counted that are gone: a sum over these
-/// never goes back.
+/// Every instance that has a supervisor, in use or being ended, and what those counted that are
+/// gone: a sum over these never goes back.
 #[derive(Debug, Default)]
 pub(super) struct InstancePool {
     pub(super) instances: Vec<Arc<Instance>>,
@@ -119,8 +119,9 @@ impl Upstream {
 
     /// Returns the instance for a client: of a session, or of a modern client that has none.
     ///
-    /// Which clients share one is decided by [`protocol::placement`]. Where there is no room for another instance, the
-    /// client joins the one that suits it best. `make_room` ends an instance where all that may run do.
+    /// Which clients share one is decided by [`protocol::placement`]. Where there is no room for
+    /// another instance, the client joins the one that suits it best. `make_room` ends an instance
+    /// where all that may run do.
     pub(crate) fn instance_for(
         &self,
         session: Option<SessionKey>,
@@ -200,8 +201,8 @@ impl Upstream {
         reserved
     }
 
-    /// Returns the key of an instance that serves as well as the wanted one, since its server has turned out to learn with
-    /// each request what its client can do.
+    /// Returns the key of an instance that serves as well as the wanted one, since its server has
+    /// turned out to learn with each request what its client can do.
     fn equivalent(&self, wanted: &Wanted<Credentials>) -> Option<InstanceKey> {
         let others = {
             let instances = self.instances();
@@ -361,7 +362,8 @@ impl Upstream {
     }
 }
 
-/// Returns how much may wait to be written to a server: eight of the largest messages, or two where they are very large.
+/// Returns how much may wait to be written to a server: eight of the largest messages, or two where
+/// they are very large.
 fn outgoing_bytes(least: usize, max_message_bytes: usize) -> usize {
     const LARGE: usize = 32 << 20;
     let eight = max_message_bytes.saturating_mul(8).min(LARGE);

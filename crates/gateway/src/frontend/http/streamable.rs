@@ -218,13 +218,15 @@ impl RequestContext<'_> {
             && response.headers().contains_key(SESSION_ID)
             && let Err(refusal) = self.write_record(&handle, claim.as_ref(), &hello).await
         {
-            // The handshake itself has been recorded, so that this is no further refusal for the audit.
+            // The handshake itself has been recorded, so that this is no further refusal for the
+            // audit.
             return Ok(refusal.respond(message.raw(Member::Id)));
         }
         Ok(response)
     }
 
-    /// Writes the record of a new session, where sessions have one. A session without its record is closed.
+    /// Writes the record of a new session, where sessions have one. A session without its record is
+    /// closed.
     async fn write_record(
         &self,
         handle: &Arc<SessionHandle>,
