@@ -89,6 +89,11 @@ impl<M: Machine> Driver<M> {
         self.state.lock()
     }
 
+    /// Returns whether a caller carries out outputs at this moment.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.state().is_draining
+    }
+
     /// Calls the machine under its lock, and carries out what comes of it after the lock. `act` may
     /// put outputs of its own in front of those that the machine still has.
     pub(crate) fn act<T>(

@@ -25,7 +25,7 @@ use protocol::wire::header::MirroredParams;
 use protocol::wire::line::{Frame, LineFramer};
 use protocol::wire::outbox::Outbox;
 use rustc_hash::FxHashMap;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::clock::Clock;
 use crate::driver::{Driver, Locked, Machine, Outputs};
@@ -190,6 +190,8 @@ enum InstanceOrder {
         inlet: Arc<dyn MessageInlet>,
         post: PostRequest,
     },
+    /// All orders before this one were carried out.
+    Delivered(oneshot::Sender<()>),
     WakeWriter,
     WakeSupervisor,
 }
@@ -624,6 +626,21 @@ impl Instance {
         (!is_useless).then_some(lines)
     }
 
+    /// Waits until what was read so far has been delivered, if another thread does that. A task that
+    /// reads from the server calls it before it reads more: the orders that wait have no limit of
+    /// their own.
+    pub(crate) async fn delivered(&self) {
+        if !self.driver.is_draining() {
+            return;
+        }
+        let (sender, delivered) = oneshot::channel();
+        self.act(self.clock.now(), |_, orders| {
+            orders.push(InstanceOrder::Delivered(sender));
+        });
+        // The order is carried out or dropped; either way there is nothing left to wait for.
+        let _ = delivered.await;
+    }
+
     // From the tasks of a remote backend, whose messages have exchanges of their own.
 
     pub(crate) fn era(&self) -> Era {
@@ -789,6 +806,8 @@ impl Instance {
                     tracing::info!(destination = %self.destination, era = era.as_str(), "version negotiation succeeded");
                 }
             }
+            // The task that waits for it may have been aborted.
+            InstanceOrder::Delivered(delivered) => drop(delivered.send(())),
             InstanceOrder::WakeWriter => self.outgoing_ready.notify_one(),
             InstanceOrder::WakeSupervisor => self.supervisor_wake.notify_one(),
         }
@@ -963,7 +982,7 @@ impl Machine for InstanceState {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{OnceLock, Weak};
+    use std::sync::{Barrier, OnceLock, Weak};
     use std::task::{Context, Wake, Waker};
 
     use futures_util::FutureExt as _;
@@ -1119,6 +1138,50 @@ mod tests {
             "{:?}",
             instance.health()
         );
+    }
+
+    /// A user whose first tell takes until the test goes on.
+    struct Slow {
+        is_used: AtomicBool,
+        begun: Barrier,
+        ended: Barrier,
+    }
+
+    impl InstanceUser for Slow {
+        fn deliver(&self, _: Moment, _: Tell) {
+            if !self.is_used.swap(true, Ordering::Relaxed) {
+                self.begun.wait();
+                self.ended.wait();
+            }
+        }
+
+        fn lose_instance(&self, _: Moment, _: &Failure) {}
+    }
+
+    #[tokio::test]
+    async fn reader_waits_until_another_thread_has_delivered() {
+        let (instance, _) = welcomed(|_| {});
+        assert!(
+            instance.delivered().now_or_never().is_some(),
+            "no thread delivers"
+        );
+        let slow = Arc::new(Slow {
+            is_used: AtomicBool::new(false),
+            begun: Barrier::new(2),
+            ended: Barrier::new(2),
+        });
+        instance.attach(SessionKey(1), Arc::<Slow>::clone(&slow));
+        instance.ask(instance.clock().now(), call(1));
+        let delivering = std::thread::spawn({
+            let instance = Arc::clone(&instance);
+            move || instance.link_down(&Arc::default())
+        });
+        slow.begun.wait();
+        let mut delivered = std::pin::pin!(instance.delivered());
+        assert!(delivered.as_mut().now_or_never().is_none());
+        slow.ended.wait();
+        delivered.await;
+        delivering.join().expect("the thread does not panic");
     }
 
     /// Notes the calls that failed.

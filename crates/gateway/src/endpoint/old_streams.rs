@@ -257,7 +257,7 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for _ in 0..1_000 {
+                    for _ in 0..10_000 {
                         // Long after those that are open, so that these may be ended.
                         let passed = minutes.fetch_add(2, Ordering::Relaxed);
                         let now = Moment::START.after(Duration::from_secs(60 * passed));

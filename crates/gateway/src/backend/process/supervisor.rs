@@ -419,6 +419,7 @@ async fn read(
                     // that a line without end costs neither memory nor time.
                     return std::future::pending().await;
                 };
+                instance.delivered().await;
                 if lines > 0 && !has_sent {
                     has_sent = true;
                     first_line.notify_one();

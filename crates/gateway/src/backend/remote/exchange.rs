@@ -324,6 +324,7 @@ impl Exchange<'_> {
                 close(response).await;
                 return AttemptResult::Whole;
             }
+            self.session.instance.delivered().await;
             if !whole {
                 let length = self.session.max_message_bytes as u64 + 1;
                 return AttemptResult::Failed(self.too_large(length));

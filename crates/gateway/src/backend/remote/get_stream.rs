@@ -71,6 +71,7 @@ async fn read(session: &RemoteSession, mut response: Response, parser: &mut SseP
                     any = true;
                     if event.is_message() && !event.data.is_empty() {
                         session.receive(event.data, None);
+                        session.instance.delivered().await;
                     }
                 }
                 Ok(None) => break,

@@ -363,7 +363,10 @@ impl RemoteSupervisor {
             let overlap = overlap_at.filter(|_| writing.is_some());
             tokio::select! {
                 said = stream.next() => match said {
-                    Some(message) => instance.receive(message, None),
+                    Some(message) => {
+                        instance.receive(message, None);
+                        instance.delivered().await;
+                    }
                     None => break backend_error("the server ended its event stream"),
                 },
                 written = async { writing.as_mut().expect("only polled if there is one").await }, if writing.is_some() => {
