@@ -802,11 +802,16 @@ mod tests {
         };
         let (opened, call, _) = Session::open(key, client(), limits, Moment::START, message, Accepts::Json);
         let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
-        for (mut session, call, limit) in [(implicit, opening, minute), (opened, call, hour)] {
+        let idle = Usage::Idle(Moment::START);
+        for (mut session, call, limit, usage) in [
+            (implicit, opening, minute, Usage::Implicit(Moment::START)),
+            (opened, call, hour, idle),
+        ] {
             let later = Moment::START.after(limit + Duration::from_millis(1));
             assert!(!session.is_expired(later, hour), "its handshake is a call");
             session.handle_lost_instance(Moment::START, &Failure::SessionEnded);
             session.poll_answer(call);
+            assert_eq!(session.usage(), usage);
             assert!(!session.is_expired(Moment::START.after(limit), hour));
             assert!(session.is_expired(later, hour));
         }

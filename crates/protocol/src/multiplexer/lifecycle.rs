@@ -280,7 +280,7 @@ impl Multiplexer {
 
 #[cfg(test)]
 mod tests {
-    use bytes::BytesMut;
+    use bytes::{Bytes, BytesMut};
 
     use super::super::Limits;
     use super::*;
@@ -359,10 +359,16 @@ mod tests {
         machine.plan_eras(EraPlan::First(Era::Modern));
         machine.handle_link_up(Moment::START);
         open(&mut machine, 1);
-        assert!(machine.is_initializing());
+        assert!(machine.is_initializing() && !machine.is_answered());
         assert!(sent(&mut machine).contains("server/discover"));
         assert_eq!(machine.next_deadline(), Some(Moment::START.after(SILENCE)));
         machine.handle_deadline(Moment::START.after(SILENCE));
         assert!(sent(&mut machine).contains("initialize"));
+        let answer = r#"{"jsonrpc":"2.0","id":2,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"s","version":"1"}}}"#;
+        machine.handle_line(
+            Moment::START.after(SILENCE),
+            Bytes::from_static(answer.as_bytes()),
+        );
+        assert!(machine.is_answered() && !machine.is_initializing());
     }
 }

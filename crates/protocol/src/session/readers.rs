@@ -490,4 +490,30 @@ mod tests {
             .collect();
         assert_eq!(sizes, [4, 4, 1]);
     }
+
+    #[test]
+    fn every_event_that_is_dropped_unread_is_counted() {
+        let mut limits = Limits::default();
+        limits.retention.events = 2;
+        let mut session = session(limits);
+        for _ in 0..5 {
+            session.announce(Moment::START, &Bytes::from_static(b"{}"));
+        }
+        assert_eq!(session.events_lost(), 3, "about no call");
+        let call = call(&mut session, 1);
+        for _ in 0..6 {
+            let progress = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}"#;
+            session.handle_tell(
+                Moment::START,
+                Tell::Related {
+                    session: SessionKey(1),
+                    call,
+                    message: message(progress),
+                },
+            );
+        }
+        assert_eq!(session.events_lost(), 3 + 4, "about a call");
+        reply(&mut session, call);
+        assert_eq!(session.events_lost(), 3 + 4 + 1, "for its answer");
+    }
 }

@@ -284,6 +284,24 @@ fn a_listen_that_ends_is_answered_before_it_is_called_off() {
 }
 
 #[test]
+fn first_event_of_a_listen_is_never_lost_and_others_may_be() {
+    let mut client = client();
+    send(&mut client, &modern_line("\"l\"", "subscriptions/listen"));
+    send(&mut client, &modern_line("2", "tools/list"));
+    send(&mut client, &modern_line("3", "tools/list"));
+    let large = Bytes::from(format!("{{{}}}", " ".repeat(5000)));
+    client.handle_event(ModernRequestKey(2), &large);
+    let line = Bytes::from_static(b"{}");
+    client.handle_event(ModernRequestKey(3), &line);
+    assert_eq!(client.counters().dropped, 1, "the client does not read");
+    client.handle_event(ModernRequestKey(1), &line);
+    assert_eq!(client.counters().dropped, 1, "it is the acknowledgement");
+    client.handle_event(ModernRequestKey(1), &line);
+    assert_eq!(client.counters().dropped, 2);
+    assert_eq!(read_lines(&mut client).len(), 2);
+}
+
+#[test]
 fn invalid_message_is_answered_with_its_id_where_it_has_one() {
     let mut client = client();
     for (line, code, id) in [
