@@ -174,6 +174,9 @@ impl Endpoint {
             is_ready: is_configured && upstream.is_ready,
             backend_error: upstream.backend_error,
             sessions: handles.len(),
+            restored: self
+                .session_store()
+                .map(|_| self.metrics.sessions_restored.load(Ordering::Relaxed)),
             parked: self.parked.lock().len(),
             listens,
             children: upstream.children,

@@ -240,6 +240,12 @@ fn presence(views: &[DestinationView<'_>]) -> Vec<Family> {
         }),
         count(
             views,
+            "rialto_sessions_restored",
+            "Sessions of an earlier process that went on",
+            |view| view.metrics.sessions_restored.load(Relaxed),
+        ),
+        count(
+            views,
             "rialto_sessions_expired",
             "Sessions ended because they were idle",
             |view| view.metrics.sessions_expired.load(Relaxed),

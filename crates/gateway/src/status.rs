@@ -32,6 +32,9 @@ pub(crate) struct DestinationStatus {
     pub(crate) backend_error: Option<String>,
     /// Sessions, those of draining predecessors included.
     pub(crate) sessions: usize,
+    /// Sessions of an earlier process that went on here; `None` where sessions end with their
+    /// process.
+    pub(crate) restored: Option<u64>,
     /// Modern calls that wait for their client.
     pub(crate) parked: usize,
     /// Modern listens that are open.
@@ -166,6 +169,9 @@ impl DestinationStatus {
             "sessions": self.sessions,
             "children": self.children,
         });
+        if let Some(restored) = self.restored {
+            entry["restored"] = restored.into();
+        }
         if let Some(tools) = self.tools {
             entry["tools"] = tools.into();
         }

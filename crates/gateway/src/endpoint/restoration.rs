@@ -1,6 +1,7 @@
 //! Sessions that go on after the process, or the endpoint, that had them has ended.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cluster::record::{self, SessionRecord};
@@ -123,6 +124,7 @@ impl Endpoint {
         let handle = self.new_handle(claim.session, session, &instance, None);
         handle.keep(store.handle(claim, is_implicit));
         self.present(&handle, &instance, ask)?;
+        self.metrics.sessions_restored.fetch_add(1, Ordering::Relaxed);
         tracing::info!(destination = %self.name, session = %handle.hash().as_str(), "session restored");
         Ok(handle)
     }

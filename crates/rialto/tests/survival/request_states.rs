@@ -123,6 +123,36 @@ async fn answer_to_a_call_of_an_earlier_process_learns_that_the_call_was_lost() 
 }
 
 #[tokio::test]
+async fn restored_sessions_and_lost_calls_are_counted() -> Result<()> {
+    let machine = Machine::new()?;
+    let first = machine.start_with_state().await?;
+    let session = first.session_of("a").await?.session();
+    let retry = asked(&first).await?;
+    first.sigkill();
+    first.wait(PATIENCE).await;
+    let second = machine.start_with_state().await?;
+    let client = second.client_of("a").await?;
+    call(&client, &retry).await?.expect_status(200)?;
+    client.set_session(session.as_deref());
+    client.expect_echo("goes on").await?;
+    let page = client.metrics().await?;
+    for line in [
+        r#"rialto_sessions_restored_total{destination="a"} 1"#,
+        r#"reason="owner_lost"} 1"#,
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+    let ready = client
+        .send("GET", "/ready", &[], "")
+        .await?
+        .reply()
+        .await?
+        .answer();
+    assert_eq!(ready["destinations"]["a"]["restored"], 1, "{ready}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn state_is_unknown_after_a_restart_without_a_directory() -> Result<()> {
     let machine = Machine::new()?;
     let first = machine.start("").await?;
