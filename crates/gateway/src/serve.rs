@@ -59,6 +59,11 @@ impl Gateway {
             accepting.abort();
         }
         self.drain().await;
+        if is_inherited {
+            // A connection that was just accepted has its first request on the way. Closed now, it would be
+            // refused after all.
+            self.connections_closed(CLOSE_TIME).await;
+        }
         accepting.abort();
         let _ = closing.send(true);
         self.stop_all().await;
