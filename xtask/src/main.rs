@@ -37,6 +37,10 @@ cargo xtask COMMAND
                    run the simulation of the core over N seeds (1000) from S (0) on, in release
   simulate --seed S
                    replay one seed and print its history
+  simulate-fleet [FLAG…]
+                   simulate 1,000 replicas with 1,000,000 sessions, in release: what the engine
+                   does and what clients see, also when a tenth dies and the engine fails.
+                   --replicas N, --sessions N, --calls N, --keep-alive PERCENT, --engine N
   fuzz [TARGET] [--minutes M]
                    run every fuzz target, or one, for M minutes each (1). Needs the nightly
                    toolchain; installs cargo-fuzz into .test-deps, keeps what it finds there,
@@ -88,6 +92,7 @@ fn run(arguments: Vec<String>) -> anyhow::Result<()> {
         ("conformance", filters) => conformance(filters),
         ("bench", flags) => bench::run(&repository()?, flags),
         ("simulate", flags) => simulate::run(&repository()?, &simulate::Seeds::parse(flags)?),
+        ("simulate-fleet", flags) => simulate::run_fleet(&repository()?, flags),
         ("fuzz", flags) => {
             let wanted = fuzz::Wanted::parse(flags)?;
             let repository = repository()?;

@@ -85,6 +85,20 @@ pub fn run(repository: &Path, seeds: &Seeds) -> anyhow::Result<()> {
     }
 }
 
+/// Runs the simulation of a fleet.
+pub fn run_fleet(repository: &Path, flags: &[String]) -> anyhow::Result<()> {
+    let status = cargo(repository)
+        .args(["run", "--release", "--quiet", "--package", "rialto-cluster"])
+        .args(["--example", "simulate_fleet", "--"])
+        .args(flags)
+        .status()
+        .context("cannot run cargo")?;
+    if !status.success() {
+        bail!("the simulation of a fleet failed");
+    }
+    Ok(())
+}
+
 /// Builds the simulation in release and gives its binary.
 fn build(repository: &Path) -> anyhow::Result<PathBuf> {
     let output = cargo(repository)

@@ -15,7 +15,7 @@
 //!   directory again and its lease had ended, it writes every record again. A session with another
 //!   owner by then is dropped: the higher epoch wins.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -43,7 +43,8 @@ pub struct Limits {
     pub lookups: usize,
     /// Requests that wait for one of those.
     pub waiting: usize,
-    /// Records that are written again at once, after the directory lost them.
+    /// Records that are written again at once, after the directory lost them. A thousand replicas do so
+    /// together, and what waits longer than the time limit is done in vain.
     pub rewrites: usize,
     /// How often one request asks the directory before it is refused.
     pub attempts: u32,
@@ -55,7 +56,7 @@ impl Default for Limits {
             routes: 100_000,
             lookups: 1024,
             waiting: 8192,
-            rewrites: 64,
+            rewrites: 8,
             attempts: 4,
         }
     }
@@ -215,8 +216,10 @@ pub struct Ownership {
     learnt: VecDeque<Uuid>,
     nodes: HashMap<NodeId, Node>,
     /// Records to be written again, and those under way.
-    unwritten: VecDeque<Uuid>,
+    unwritten: BTreeSet<Uuid>,
     writing: HashSet<Uuid>,
+    /// How many may be under way: one after a write without an answer, and one more with each answer.
+    window: usize,
     outputs: VecDeque<Output>,
 }
 
@@ -240,8 +243,9 @@ impl Ownership {
             routes: HashMap::new(),
             learnt: VecDeque::new(),
             nodes: HashMap::new(),
-            unwritten: VecDeque::new(),
+            unwritten: BTreeSet::new(),
             writing: HashSet::new(),
+            window: 1,
             outputs: VecDeque::new(),
         };
         machine.handle_timeout(now);
@@ -359,7 +363,7 @@ impl Ownership {
     pub fn handle_opened(&mut self, session: Uuid, epoch: u64, began: Duration, written: Result<(), Away>) {
         self.held.insert(session, epoch);
         if written.is_err() || !self.was_member(began) {
-            self.unwritten.push_back(session);
+            self.unwritten.insert(session);
         }
         if written.is_ok() {
             self.write_again();
@@ -444,7 +448,7 @@ impl Ownership {
                 self.outputs.push_back(Output::Restore(record));
                 self.settle(session, &Decision::Serve(epoch));
                 if !self.was_member(began) {
-                    self.unwritten.push_back(session);
+                    self.unwritten.insert(session);
                     self.write_again();
                 }
                 if self.is_draining {
@@ -465,12 +469,15 @@ impl Ownership {
                     self.drop_copy(session);
                     self.learn(&located);
                 }
-                Err(Away) => self.unwritten.push_back(session),
+                Err(Away) => drop(self.unwritten.insert(session)),
             }
         }
         // A directory that is away is asked again after the next renewal.
         if is_there {
+            self.window = (self.window + 1).min(self.limits.rewrites);
             self.write_again();
+        } else {
+            self.window = 1;
         }
     }
 
@@ -483,7 +490,7 @@ impl Ownership {
             Updated::Done => {}
             Updated::Superseded(_) => self.drop_copy(session),
             Updated::Unknown => {
-                self.unwritten.push_back(session);
+                self.unwritten.insert(session);
                 self.write_again();
             }
         }
@@ -653,8 +660,8 @@ impl Ownership {
         if self.membership == Membership::Outside {
             return;
         }
-        while self.writing.len() < self.limits.rewrites {
-            let Some(session) = self.unwritten.pop_front() else {
+        while self.writing.len() < self.window {
+            let Some(session) = self.unwritten.pop_first() else {
                 break;
             };
             if let Some(epoch) = self.held(session)
@@ -904,6 +911,7 @@ mod tests {
             epoch: 5,
         };
         assert_eq!(outputs(&mut machine).last(), Some(&write));
+        machine.handle_written(session(1), 5, Ok(Created::Created));
         // A session that was opened meanwhile is no different.
         machine.handle_opened(session(2), 1, now, Ok(()));
         machine.handle_opened(session(3), 1, later, Ok(()));
@@ -928,10 +936,11 @@ mod tests {
         machine.handle_renewed(Ok(Renewed::Unknown), NOW + RENEWAL);
         outputs(&mut machine);
         machine.handle_joined(Ok(()), NOW + RENEWAL);
-        let mut written = 0;
+        let (mut written, mut most) = (0, 0);
         let mut under_way: VecDeque<Output> = outputs(&mut machine).into();
         while let Some(output) = under_way.pop_front() {
             assert!(under_way.len() < 2);
+            most = most.max(under_way.len() + 1);
             let Output::Write { session, epoch } = output else {
                 panic!("{output:?}");
             };
@@ -939,7 +948,7 @@ mod tests {
             machine.handle_written(session, epoch, Ok(Created::Created));
             under_way.extend(outputs(&mut machine));
         }
-        assert_eq!(written, 5);
+        assert_eq!((written, most), (5, 2));
     }
 
     #[test]
