@@ -133,3 +133,20 @@ impl Roots {
         self.asked.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_of_a_principal_are_sent_only_where_no_other_can_be_meant() {
+        let (ann, bob) = (Principal::named("ann"), Principal::named("bob"));
+        let mut roots = Roots::default();
+        roots.note_answer(ann.clone(), Bytes::from_static(br#"{"roots":[]}"#));
+        let answers = |sole| roots.known(&sole).is_some();
+        assert!(answers(Ok(Some(ann))));
+        assert!(answers(Ok(None)), "no other principal has used the server");
+        assert!(!answers(Ok(Some(bob))));
+        assert!(!answers(Err(SeveralPrincipals)));
+    }
+}
