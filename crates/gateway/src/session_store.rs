@@ -382,3 +382,163 @@ fn now() -> WallTime {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     WallTime::from_unix(since.unwrap_or_default().as_secs())
 }
+
+#[cfg(test)]
+mod tests {
+    use cluster::MemoryRegistry;
+    use cluster::registry::{Located, NodeStatus, Operation, Renewed};
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(1800);
+
+    fn store(registry: &Arc<impl Registry + 'static>) -> Arc<SessionStore> {
+        let registry = Arc::clone(registry) as Arc<dyn Registry>;
+        Arc::new(SessionStore::new(registry, Arc::default(), IDLE))
+    }
+
+    fn hello() -> record::Hello {
+        record::Hello::Implicit("2025-06-18".to_owned())
+    }
+
+    async fn created(store: &Arc<SessionStore>) -> Claim {
+        let claim = store.new_claim(Uuid::new_v4());
+        store.create(&claim, "one", "ann", hello()).await.unwrap();
+        claim
+    }
+
+    /// A registry that cannot be reached.
+    #[derive(Debug)]
+    struct Away;
+
+    fn away<T>() -> Operation<T> {
+        Box::pin(async { Err(RegistryError::Unreachable("away".to_owned())) })
+    }
+
+    impl Registry for Away {
+        fn join(&self, _: &Node) -> Operation<()> {
+            away()
+        }
+        fn renew(&self, _: &NodeId) -> Operation<Renewed> {
+            away()
+        }
+        fn leave(&self, _: &NodeId) -> Operation<()> {
+            away()
+        }
+        fn nodes(&self) -> Operation<Vec<NodeStatus>> {
+            away()
+        }
+        fn create(&self, _: &SessionRecord, _: Duration) -> Operation<Created> {
+            away()
+        }
+        fn look_up(&self, _: Uuid) -> Operation<Option<Located>> {
+            away()
+        }
+        fn take_over(&self, _: Uuid, _: u64, _: &NodeId, _: Duration) -> Operation<TakeOver> {
+            away()
+        }
+        fn update(&self, _: &Claim, _: Change, _: Duration) -> Operation<Updated> {
+            away()
+        }
+        fn touch_many(&self, _: Vec<Touch>) -> Operation<Vec<Updated>> {
+            away()
+        }
+        fn release(&self, _: &Claim) -> Operation<Updated> {
+            away()
+        }
+        fn remove(&self, _: &Claim) -> Operation<Updated> {
+            away()
+        }
+    }
+
+    #[tokio::test]
+    async fn session_of_a_process_that_ended_is_claimed_with_its_state_under_a_new_epoch() {
+        let registry = Arc::new(MemoryRegistry::new());
+        let (earlier, later) = (store(&registry), store(&registry));
+        let claim = created(&earlier).await;
+        let record = earlier.handle(claim.clone(), true);
+        record.set_state(&SessionState {
+            log_level: Some(LogLevel::Error),
+            subscriptions: vec!["x:/a".to_owned()],
+        });
+        record.release();
+        assert!(earlier.write_queued().await);
+        let taken = later.claim(claim.session, |_| true).await.unwrap().unwrap();
+        assert_eq!((taken.epoch, taken.owner), (2, Some(later.node.id.clone())));
+        let state = session_state(taken.state);
+        assert_eq!(
+            (state.log_level, state.subscriptions.len()),
+            (Some(LogLevel::Error), 1)
+        );
+    }
+
+    #[tokio::test]
+    async fn record_that_does_not_suit_stays_as_it_is() {
+        let registry = Arc::new(MemoryRegistry::new());
+        let (earlier, later) = (store(&registry), store(&registry));
+        let claim = created(&earlier).await;
+        let foreign = later
+            .claim(claim.session, |record| record.principal == "bob")
+            .await;
+        assert!(foreign.unwrap().is_none());
+        let located = registry.look_up(claim.session).await.unwrap().unwrap();
+        assert_eq!(located.record.claim(), Some(claim));
+    }
+
+    #[tokio::test]
+    async fn session_of_a_process_that_lives_is_not_claimed() {
+        let registry = Arc::new(MemoryRegistry::new());
+        let (earlier, later) = (store(&registry), store(&registry));
+        registry.join(&earlier.node).await.unwrap();
+        let claim = created(&earlier).await;
+        let refused = later.claim(claim.session, |_| true).await;
+        assert!(matches!(refused, Err(ClaimError::Elsewhere(_))), "{refused:?}");
+        let own = earlier.claim(claim.session, |_| true).await.unwrap();
+        assert_eq!(own.map(|record| record.epoch), Some(2));
+    }
+
+    #[tokio::test]
+    async fn registry_that_is_away_is_an_error_and_what_is_queued_stays() {
+        let store = store(&Arc::new(Away));
+        let claim = store.new_claim(Uuid::new_v4());
+        assert!(store.create(&claim, "one", "ann", hello()).await.is_err());
+        assert!(store.claim(claim.session, |_| true).await.is_err());
+        store.handle(claim.clone(), true).remove();
+        assert!(!store.write_queued().await);
+        assert_eq!(store.queue.next().map(|(claim, _)| claim), Some(claim));
+    }
+
+    #[tokio::test]
+    async fn requests_of_one_session_take_turns() {
+        let store = store(&Arc::new(MemoryRegistry::new()));
+        let session = Uuid::new_v4();
+        let first = store.turn(session).await;
+        assert!(
+            store.turn(Uuid::new_v4()).now_or_never().is_some(),
+            "another session"
+        );
+        let mut second = Box::pin(store.turn(session));
+        assert!(second.as_mut().now_or_never().is_none());
+        drop(first);
+        assert!(second.now_or_never().is_some());
+        assert!(store.restoring.lock().is_empty());
+    }
+
+    #[test]
+    fn use_of_a_session_is_noted_once_in_an_interval() {
+        let store = store(&Arc::new(MemoryRegistry::new()));
+        let record = store.handle(store.new_claim(Uuid::new_v4()), false);
+        assert!(record.due_touch(Duration::ZERO).is_none(), "the record is new");
+        record
+            .touched
+            .fetch_sub(TOUCH_INTERVAL.as_secs(), Ordering::Relaxed);
+        assert!(
+            record.due_touch(Duration::from_secs(30)).is_none(),
+            "it was idle since"
+        );
+        let touch = record.due_touch(Duration::ZERO).expect("a minute is over");
+        assert_eq!(touch.idle, IDLE + TOUCH_INTERVAL);
+        assert!(record.due_touch(Duration::ZERO).is_none());
+    }
+}
