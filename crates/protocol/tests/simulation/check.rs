@@ -97,6 +97,8 @@ struct Judge {
     closed: BTreeSet<usize>,
     /// Sessions that no server has welcomed.
     refused: BTreeSet<usize>,
+    /// Sessions with a record: they bring their subscriptions along when they are opened once more.
+    restored: BTreeSet<usize>,
     delivered: BTreeMap<usize, Vec<u64>>,
     /// The last event and the last number of a server's message on each connection.
     places: BTreeMap<usize, (u64, u64)>,
@@ -138,7 +140,10 @@ impl Judge {
             Fact::SessionClosed { session } => {
                 self.closed.insert(*session);
             }
-            Fact::GatewayRestarted => {}
+            Fact::GatewayRestarted => {
+                let open = self.homes.keys().filter(|session| !self.closed.contains(session));
+                self.restored.extend(open);
+            }
             Fact::Refused { session } => {
                 self.refused.insert(*session);
             }
@@ -148,8 +153,10 @@ impl Judge {
             Fact::LinkUp { backend, .. } => {
                 // A new server knows only what living sessions subscribed to.
                 let (closed, refused, homes) = (&self.closed, &self.refused, &self.homes);
+                let restored = &self.restored;
                 self.subscribed.retain(|(session, _)| {
-                    let gone = closed.contains(session) || refused.contains(session);
+                    let is_refused = refused.contains(session) && !restored.contains(session);
+                    let gone = closed.contains(session) || is_refused;
                     !gone || homes.get(session) != Some(backend)
                 });
             }
@@ -421,7 +428,7 @@ impl Judge {
             } => {
                 // A session that its server has refused is subscribed to nothing, though its client
                 // does not know it.
-                if reason.as_deref() == Some("session_ended") {
+                if reason.as_deref() == Some("session_ended") && !self.restored.contains(session) {
                     self.subscribed.retain(|(subscriber, _)| subscriber != session);
                 }
                 self.ended(at, *session, *post, body, reason.as_deref());

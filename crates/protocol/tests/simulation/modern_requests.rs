@@ -396,10 +396,15 @@ impl SimulationRun {
                 self.modern_request_received(at, data);
             }
         }
-        if let Some(due) = self.modern_calls[at]
-            .modern_request
-            .next_deadline()
-            .filter(|_| asked.is_none())
+        let modern_call = &self.modern_calls[at];
+        // Without a connection the answer is not polled again: nothing would come of the deadline.
+        let is_read = matches!(
+            modern_call.state,
+            ModernCallState::Waiting | ModernCallState::Reading
+        );
+        if let Some(due) = modern_call.modern_request.next_deadline()
+            && is_read
+            && asked.is_none()
         {
             self.plan_at(due, Event::Questions(at));
         }

@@ -206,6 +206,8 @@ const ACTIVE: Duration = Duration::from_secs(20);
 const QUIET: Duration = Duration::from_secs(300);
 /// And after this long nothing is left of clients that have gone.
 const FAREWELL: Duration = Duration::from_secs(180);
+/// The most steps of one stretch of a run; far more than any needs.
+const MAX_STEPS: u32 = 5_000_000;
 const RESTART: [Duration; 3] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
@@ -391,7 +393,11 @@ impl SimulationRun {
     }
 
     pub(crate) fn run_until(&mut self, end: Moment) {
+        let mut steps = 0;
         loop {
+            // An event that plans itself for the same moment would never end.
+            steps += 1;
+            assert!(steps < MAX_STEPS, "time stands still at {:?}", self.now);
             let deadline = self.backends.iter().fold(None, |next, backend| {
                 earliest(next, backend.machine.next_deadline())
             });
