@@ -13,7 +13,7 @@ mod http_client;
 mod http_sse;
 mod mcp_headers;
 mod remote_session;
-mod senders;
+mod sender_pool;
 mod server;
 mod supervisor;
 

@@ -157,7 +157,7 @@ impl Exchange<'_> {
     }
 
     /// Sends it once, or resumes its stream. Futures that a plain call does not need are boxed here
-    /// and below: each task would keep memory for them.
+    /// and below: each idle worker would keep memory for them.
     async fn attempt(&mut self, negotiated: &Negotiated, resuming: bool) -> AttemptResult {
         let mut outbound = match resuming {
             false => self.session.post(&self.line, negotiated, self.era()),

@@ -26,7 +26,7 @@ use super::exchange::{End, News, StreamableRefusal};
 use super::get_stream::StreamEnd;
 use super::http_sse::NotOpened;
 use super::remote_session::RemoteSession;
-use super::senders::{Returned, SendJob, Senders, WaitId};
+use super::sender_pool::{Returned, SendJob, SenderPool, WaitId};
 use super::server::Server;
 use super::{get_stream, http_sse};
 use crate::clock::Alarm;
@@ -159,7 +159,7 @@ impl RemoteSupervisor {
         instance.set_carrier(Carrier::Posts);
         instance.mirror_arguments();
         instance.link_up(None);
-        let senders = Arc::new(Senders::new(Arc::clone(&self.session)));
+        let senders = Arc::new(SenderPool::new(Arc::clone(&self.session)));
         let mut under_way = UnderWay::new(instance, &senders);
         let mut get_stream: Option<Listening> = None;
         let mut out: Option<(Moment, Arc<BackendError>)> = None;
@@ -429,7 +429,7 @@ fn give_back(instance: &Instance, message_info: MessageInfo) {
 /// instance hands each client's call to a sender by itself.
 struct UnderWay<'a> {
     instance: &'a Instance,
-    senders: &'a Arc<Senders>,
+    senders: &'a Arc<SenderPool>,
     /// A notification that the next messages wait for, and for how long.
     first: Option<(WaitId, Pin<Box<tokio::time::Sleep>>)>,
     last_wait_id: u64,
@@ -438,7 +438,7 @@ struct UnderWay<'a> {
 }
 
 impl<'a> UnderWay<'a> {
-    fn new(instance: &'a Instance, senders: &'a Arc<Senders>) -> Self {
+    fn new(instance: &'a Instance, senders: &'a Arc<SenderPool>) -> Self {
         Self {
             instance,
             senders,

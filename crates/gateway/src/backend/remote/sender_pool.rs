@@ -1,13 +1,16 @@
-//! Sends messages to a remote server, each in a task of its own.
+//! A pool of worker tasks that send messages to a remote server, one message at a time each.
 //!
-//! The caller starts the task, which saves waking the supervisor. The supervisor is woken only for
-//! outcomes that it must handle; a plain delivery is none.
+//! The caller hands each message to an idle worker, which saves waking the supervisor. A worker
+//! that is done waits for the next message, which saves spawning a task. The supervisor is woken
+//! only for outcomes that it must handle; a plain delivery is none.
 //!
-//! The tasks decide nothing: neither what may be sent now, nor what becomes of a message that could
+//! Workers decide nothing: neither what may be sent now, nor what becomes of a message that could
 //! not be delivered.
 
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -15,7 +18,6 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::backend_face::WireId;
 use protocol::delivery::{MessageInfo, PostRequest};
 use protocol::exchange::{Failure, Upstream};
-use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
@@ -25,15 +27,18 @@ use crate::fault_injection;
 use crate::instance::MessageInlet;
 use crate::tasks;
 
+/// The largest number of idle workers. More are left only after a burst, which spawns them quickly
+/// again.
+const MAX_IDLE: usize = 64;
 /// How long `initialized` waits for the GET stream to open. The server may send messages as soon as
 /// it receives `initialized`, so the stream is opened first.
 const STREAM_OPEN_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// One message to send.
+/// One message for a worker.
 #[derive(Debug)]
 pub(super) struct SendJob {
     pub(super) post: PostRequest,
-    /// The task waits for this before it sends, though not for long.
+    /// The worker waits for this before it sends, though not for long.
     pub(super) after: Option<oneshot::Receiver<()>>,
     /// The supervisor waits for the outcome, even if it is a plain delivery.
     pub(super) wait_id: Option<WaitId>,
@@ -50,34 +55,26 @@ pub(super) struct Returned {
     pub(super) wait_id: Option<WaitId>,
 }
 
-/// The messages of one instance that are being sent.
+/// All workers of one instance.
 #[derive(Debug)]
-pub(crate) struct Senders {
+pub(crate) struct SenderPool {
     session: Arc<RemoteSession>,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Notified when `returned` has an outcome.
     news: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// By number, in the order of their start.
-    sending: FxHashMap<u64, Sending>,
-    started: u64,
+struct PoolState {
+    workers: Vec<(Arc<Worker>, AbortHandle)>,
+    idle: Vec<Arc<Worker>>,
     returned: Vec<Returned>,
     /// Success is reported too: the server was unreachable before.
     wants_success: bool,
     closed: bool,
 }
 
-/// A message that is being sent.
-#[derive(Debug)]
-struct Sending {
-    request_id: Option<WireId>,
-    task: AbortHandle,
-}
-
-impl Senders {
+impl SenderPool {
     pub(super) fn new(session: Arc<RemoteSession>) -> Self {
         Self {
             session,
@@ -86,7 +83,7 @@ impl Senders {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock()
     }
 
@@ -100,38 +97,30 @@ impl Senders {
     }
 
     pub(super) fn start(self: &Arc<Self>, job: SendJob) {
-        let request_id = match job.post.message_info {
-            MessageInfo::Request { id, .. } => Some(id),
-            MessageInfo::Note { .. } => None,
-        };
-        // Held until the task is noted, so that its end finds it.
         let mut state = self.state();
         if state.closed {
-            // The code that closed it has failed its call.
+            // The code that closed the pool has failed its call.
             return;
         }
-        let number = state.started;
-        state.started += 1;
-        let senders = Arc::clone(self);
-        let task = tasks::spawn("sender", async move {
-            let wait_id = job.wait_id;
-            let end = senders.run_job(job).await;
-            senders.receive(number, end, wait_id);
-        });
-        let task = task.abort_handle();
-        state.sending.insert(number, Sending { request_id, task });
+        if let Some(worker) = state.idle.pop() {
+            worker.assign(job);
+            return;
+        }
+        let worker = Arc::new(Worker::default());
+        worker.assign(job);
+        let task = tasks::spawn("sender", work(Arc::clone(self), Arc::clone(&worker)));
+        state.workers.push((worker, task.abort_handle()));
     }
 
-    /// Aborts the task that sends this request. Returns whether there was one.
+    /// Aborts the worker that sends this request. Returns whether there was one.
     pub(super) fn abort_request(&self, id: WireId) -> bool {
         let mut state = self.state();
-        let is_wanted = |_: &u64, sending: &mut Sending| sending.request_id == Some(id);
-        let mut aborted = false;
-        for (_, sending) in state.sending.extract_if(is_wanted) {
-            sending.task.abort();
-            aborted = true;
-        }
-        aborted
+        let found = state
+            .workers
+            .iter()
+            .position(|(worker, _)| worker.abort_request(id));
+        // The worker is lost; that happens rarely enough.
+        found.map(|at| state.workers.swap_remove(at).1.abort()).is_some()
     }
 
     /// Waits until an exchange may have ended that the supervisor must know of.
@@ -148,19 +137,20 @@ impl Senders {
         self.state().wants_success = wanted;
     }
 
-    /// Aborts everything that is being sent.
+    /// Aborts all workers, with what they send.
     pub(super) fn shut_down(&self) {
         let mut state = self.state();
         state.closed = true;
-        for (_, sending) in state.sending.drain() {
-            sending.task.abort();
+        state.idle.clear();
+        for (_, task) in state.workers.drain(..) {
+            task.abort();
         }
     }
 
-    /// Notes the end of a job.
-    fn receive(&self, number: u64, end: End, wait_id: Option<WaitId>) {
+    /// Notes the end of a job. Returns whether the worker stays.
+    fn receive(&self, worker: &Arc<Worker>, end: End, wait_id: Option<WaitId>) -> bool {
         let mut state = self.state();
-        state.sending.remove(&number);
+        let is_aborted = worker.handle_done();
         let is_news = wait_id.is_some()
             || match end.news {
                 News::Delivered => state.wants_success,
@@ -175,11 +165,18 @@ impl Senders {
             state.returned.push(Returned { end, wait_id });
             self.news.notify_one();
         }
+        // Another thread may abort a worker in its last steps: it must get no further message.
+        let stays = !is_aborted && !state.closed && state.idle.len() < MAX_IDLE;
+        match stays {
+            true => state.idle.push(Arc::clone(worker)),
+            false => state.workers.retain(|(known, _)| !Arc::ptr_eq(known, worker)),
+        }
+        stays
     }
 
     async fn run_job(&self, job: SendJob) -> End {
         if let Some(after) = job.after {
-            // Boxed, since it is rare: no task keeps memory for it.
+            // Boxed, since it is rare: no worker keeps memory for it.
             let _ = Box::pin(tokio::time::timeout(STREAM_OPEN_TIMEOUT, after)).await;
         }
         let message_info = job.post.message_info;
@@ -199,7 +196,7 @@ impl Senders {
         }
     }
 
-    /// A task has panicked: it is unknown how much was sent.
+    /// A worker has panicked: it is unknown how much was sent.
     fn note_panic(&self, message_info: MessageInfo) {
         let instance = &self.session.instance;
         tracing::error!(destination = %instance.destination(), ?message_info, "a message was lost in a panic");
@@ -210,8 +207,83 @@ impl Senders {
     }
 }
 
-impl MessageInlet for Senders {
+impl MessageInlet for SenderPool {
     fn send(self: Arc<Self>, post: PostRequest) {
         self.send_post(post);
+    }
+}
+
+async fn work(senders: Arc<SenderPool>, me: Arc<Worker>) {
+    loop {
+        let job = me.next_job().await;
+        let wait_id = job.wait_id;
+        let end = senders.run_job(job).await;
+        if !senders.receive(&me, end, wait_id) {
+            return;
+        }
+    }
+}
+
+/// One worker.
+#[derive(Debug, Default)]
+struct Worker {
+    slot: Mutex<Slot>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    job: Option<SendJob>,
+    /// The request that is assigned or being sent.
+    request_id: Option<WireId>,
+    is_aborted: bool,
+    waker: Option<Waker>,
+}
+
+impl Worker {
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock()
+    }
+
+    fn assign(&self, job: SendJob) {
+        let mut slot = self.slot();
+        slot.request_id = match job.post.message_info {
+            MessageInfo::Request { id, .. } => Some(id),
+            MessageInfo::Note { .. } => None,
+        };
+        slot.job = Some(job);
+        let waker = slot.waker.take();
+        drop(slot);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    async fn next_job(&self) -> SendJob {
+        poll_fn(|context| {
+            let mut slot = self.slot();
+            match slot.job.take() {
+                Some(job) => Poll::Ready(job),
+                None => {
+                    slot.waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Notes that the worker is aborted, if it has this request. Returns whether it has.
+    fn abort_request(&self, id: WireId) -> bool {
+        let mut slot = self.slot();
+        let has_it = slot.request_id == Some(id);
+        slot.is_aborted |= has_it;
+        has_it
+    }
+
+    /// Notes that the request has ended. Returns whether the worker is aborted.
+    fn handle_done(&self) -> bool {
+        let mut slot = self.slot();
+        slot.request_id = None;
+        slot.is_aborted
     }
 }
