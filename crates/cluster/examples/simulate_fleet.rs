@@ -9,10 +9,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{Error, Result, Write as _};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cluster::memory::Directory;
-use cluster::ownership::{Away, Decision, Limits, Output, Ownership, Refusal};
+use cluster::ownership::{Away, Binding, Decision, Limits, Output, Ownership, Refusal};
 use cluster::registry::Claim;
 use cluster::{Change, Hello, Node, NodeId, SessionRecord, State, TakeOver, Updated, WallTime};
 use uuid::Uuid;
@@ -205,6 +206,7 @@ impl Fleet {
                 id: id.unwrap_or_else(|error| panic!("{error}")),
                 address: None,
                 program: String::new(),
+                is_draining: false,
             };
             // Replicas do not start at one moment.
             let start = Duration::from_millis(random.below(3_000) as u64);
@@ -217,6 +219,7 @@ impl Fleet {
             });
         }
         let mut connections = Vec::with_capacity(settings.sessions);
+        let binding = Binding::new("", "");
         for at in 0..settings.sessions {
             let owner = random.below(settings.replicas);
             let session = session(at);
@@ -227,7 +230,7 @@ impl Fleet {
             );
             replicas[owner]
                 .machine
-                .handle_opened(session, 1, Duration::MAX, Ok(()));
+                .handle_opened(session, 1, binding.clone(), Duration::MAX, Ok(()));
             connections.push(u32::try_from(owner).unwrap_or(0));
         }
         let by_id = replicas
@@ -330,7 +333,7 @@ impl Fleet {
         self.requests.insert(self.number, (session(index), 0));
         self.replicas[at]
             .machine
-            .handle_request(self.number, session(index));
+            .handle_request(self.number, session(index), Binding::new("", ""));
         self.carry_out(at);
     }
 
@@ -477,9 +480,14 @@ impl Fleet {
                     Output::Join => self.issue(at, Command::Join),
                     Output::Renew => self.issue(at, Command::Renew),
                     Output::LookUp(session) => self.issue(at, Command::LookUp(session)),
-                    Output::TakeOver { session, seen } => self.issue(at, Command::TakeOver { session, seen }),
+                    Output::TakeOver { session, seen, .. } => {
+                        self.issue(at, Command::TakeOver { session, seen });
+                    }
                     Output::Write { session, epoch } => self.issue(at, Command::Write { session, epoch }),
-                    Output::Release { .. } | Output::Restore(_) | Output::Drop { .. } => {}
+                    Output::Release { .. }
+                    | Output::Remove { .. }
+                    | Output::Restore(_)
+                    | Output::Drop { .. } => {}
                     Output::Answer { request, decision } => {
                         if let Some(next) = self.decided(at, request, decision) {
                             work.push_back(next);
@@ -509,23 +517,30 @@ impl Fleet {
                 let owner = self.by_id[&node.id];
                 if self.replicas[owner].is_alive {
                     self.senders.insert((owner, request), at);
-                    self.replicas[owner]
-                        .machine
-                        .handle_peer_request(request, session, epoch);
+                    self.replicas[owner].machine.handle_peer_request(
+                        request,
+                        session,
+                        epoch,
+                        Binding::new("", ""),
+                    );
                     return Some(owner);
                 }
                 self.requests.insert(request, (session, attempts + 1));
+                let binding = Binding::new("", "");
                 self.replicas[at]
                     .machine
-                    .handle_not_sent(request, session, &node.id, attempts + 1);
+                    .handle_not_sent(request, session, binding, &node.id, attempts + 1);
                 return Some(at);
             }
             Decision::NotOwner => {
                 let sender = sender?;
                 self.requests.insert(request, (session, attempts + 1));
-                self.replicas[sender]
-                    .machine
-                    .handle_not_owner(request, session, attempts + 1);
+                self.replicas[sender].machine.handle_not_owner(
+                    request,
+                    session,
+                    Binding::new("", ""),
+                    attempts + 1,
+                );
                 return Some(sender);
             }
             Decision::Unknown => self.phase.unknown += 1,
@@ -576,9 +591,16 @@ fn own_bytes() -> Result<usize> {
     const MANY: usize = 200_000;
     let node = NodeId::generate("measured").map_err(Error::other)?;
     let mut machine = member(&node, Duration::ZERO);
+    let destination: Arc<str> = "files".into();
     let before = resident()?;
     for index in 0..MANY {
-        machine.handle_opened(session(index), 1, Duration::MAX, Ok(()));
+        let destination = Arc::clone(&destination);
+        let principal = format!("principal-{}", index / 10).into();
+        let binding = Binding {
+            destination,
+            principal,
+        };
+        machine.handle_opened(session(index), 1, binding, Duration::MAX, Ok(()));
     }
     Ok(resident()?.saturating_sub(before) / machine.sessions().count().max(1))
 }
@@ -591,11 +613,12 @@ fn route_bytes() -> Result<usize> {
         id: NodeId::generate("owner").map_err(Error::other)?,
         address: None,
         program: String::new(),
+        is_draining: false,
     };
     let mut machine = Ownership::new(node, Limits::default(), Duration::ZERO);
     let before = resident()?;
     for index in 0..MANY {
-        machine.handle_request(index as u64, session(index));
+        machine.handle_request(index as u64, session(index), Binding::new("", ""));
         let located = cluster::Located {
             record: record(session(index), &owner.id, 1),
             owner: cluster::Owner::Living(owner.clone()),

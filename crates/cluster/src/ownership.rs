@@ -11,16 +11,21 @@
 //!   when the directory did not answer: then with [`Away`].
 //! - The machine never guesses from silence. A peer that does not answer makes it ask the directory
 //!   again; the directory alone ends a lease.
+//! - A request gets a session only if it names the session's destination and principal. Any other is
+//!   answered [`Decision::Unknown`], and never takes a session over.
+//! - The driver ends its copy of a session first, then calls [`Ownership::handle_closed`] or
+//!   [`Ownership::handle_hand_over`]. Requests that come before the record has followed wait for it.
 //! - A replica that cannot reach the directory goes on serving what it has. When it reaches the
 //!   directory again and its lease had ended, it writes every record again. A session with another
 //!   owner by then is dropped: the higher epoch wins.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::record::{Node, NodeId, SessionRecord};
+use crate::record::{Hello, Node, NodeId, SessionRecord};
 use crate::registry::{Created, LEASE, Located, Owner, RENEWAL, Renewed, TakeOver, Updated};
 
 /// The directory did not answer. The operation may have had its effect.
@@ -33,6 +38,31 @@ pub const SETTLING: Duration = Duration::from_secs(60);
 
 /// A request that waits for a decision, as its driver numbers it.
 pub type RequestId = u64;
+
+/// What a session is bound to. A request that names another destination or comes from another
+/// principal does not get the session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// The destination that the session belongs to.
+    pub destination: Arc<str>,
+    /// The principal that opened it.
+    pub principal: Arc<str>,
+}
+
+impl Binding {
+    /// Returns the binding of these two.
+    #[must_use]
+    pub fn new(destination: &str, principal: &str) -> Self {
+        Self {
+            destination: destination.into(),
+            principal: principal.into(),
+        }
+    }
+
+    fn fits(&self, record: &SessionRecord) -> bool {
+        *self.destination == *record.destination && *self.principal == *record.principal
+    }
+}
 
 /// How much a replica keeps.
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +153,8 @@ pub enum Output {
         session: Uuid,
         /// The epoch that was seen.
         seen: u64,
+        /// Whether the session began without `initialize`: such a one expires earlier.
+        is_implicit: bool,
     },
     /// Write the record of a session again, then [`Ownership::handle_written`].
     Write {
@@ -131,11 +163,18 @@ pub enum Output {
         /// The epoch of the record.
         epoch: u64,
     },
-    /// Hand a session over, then [`Ownership::handle_released`].
+    /// Hand a session over, then [`Ownership::handle_ended`].
     Release {
         /// The session.
         session: Uuid,
-        /// The epoch that this replica has.
+        /// The epoch that this replica had.
+        epoch: u64,
+    },
+    /// Remove the record of a session, then [`Ownership::handle_ended`].
+    Remove {
+        /// The session.
+        session: Uuid,
+        /// The epoch that this replica had.
         epoch: u64,
     },
     /// Go on with a session from its record, before the requests that follow.
@@ -172,15 +211,57 @@ enum Origin {
     Peer,
 }
 
+/// A session of this replica.
+#[derive(Debug)]
+struct Held {
+    epoch: u64,
+    binding: Binding,
+}
+
+/// A session whose copy has ended here, while the directory is asked to follow.
+#[derive(Debug)]
+struct Ending {
+    epoch: u64,
+    /// What waits for a write of the record that is under way.
+    after_write: Option<Output>,
+}
+
+/// A request that waits for the directory.
+#[derive(Debug)]
+struct Waiting {
+    request: RequestId,
+    origin: Origin,
+    binding: Binding,
+}
+
 /// A session that is being looked for.
 #[derive(Debug, Default)]
 struct Search {
-    waiting: Vec<(RequestId, Origin)>,
+    waiting: Vec<Waiting>,
     attempts: u32,
     /// The owner that could not be reached. If it lives, the request is refused.
     unreached: Option<NodeId>,
     /// When the take-over began that is under way.
     began: Duration,
+}
+
+impl Held {
+    fn decide(&self, binding: &Binding) -> Decision {
+        match self.binding == *binding {
+            true => Decision::Serve(self.epoch),
+            false => Decision::Unknown,
+        }
+    }
+}
+
+impl Waiting {
+    fn client(request: RequestId, binding: Binding) -> Self {
+        Self {
+            request,
+            origin: Origin::Client,
+            binding,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -207,8 +288,10 @@ pub struct Ownership {
     /// Those of them that were not found before the renewal under way began.
     confirming: Vec<Uuid>,
     is_draining: bool,
-    /// The sessions of this replica, with their epochs. The driver bounds their number.
-    held: HashMap<Uuid, u64>,
+    /// The sessions of this replica. The driver bounds their number.
+    held: HashMap<Uuid, Held>,
+    /// Sessions that ended here. The driver reports the end of each, so that none stays.
+    ending: HashMap<Uuid, Ending>,
     searches: HashMap<Uuid, Search>,
     waiting: usize,
     routes: HashMap<Uuid, Route>,
@@ -238,6 +321,7 @@ impl Ownership {
             confirming: Vec::new(),
             is_draining: false,
             held: HashMap::new(),
+            ending: HashMap::new(),
             searches: HashMap::new(),
             waiting: 0,
             routes: HashMap::new(),
@@ -291,12 +375,12 @@ impl Ownership {
     /// Returns the epoch of a session that this replica has.
     #[must_use]
     pub fn held(&self, session: Uuid) -> Option<u64> {
-        self.held.get(&session).copied()
+        self.held.get(&session).map(|held| held.epoch)
     }
 
     /// Returns the sessions of this replica.
     pub fn sessions(&self) -> impl Iterator<Item = (Uuid, u64)> + '_ {
-        self.held.iter().map(|(session, epoch)| (*session, *epoch))
+        self.held.iter().map(|(session, held)| (*session, held.epoch))
     }
 
     /// Returns how many owners of foreign sessions are remembered.
@@ -360,8 +444,15 @@ impl Ownership {
 
     /// Takes a session that this replica opened. Writing its record began at `began`, and was answered
     /// or not.
-    pub fn handle_opened(&mut self, session: Uuid, epoch: u64, began: Duration, written: Result<(), Away>) {
-        self.held.insert(session, epoch);
+    pub fn handle_opened(
+        &mut self,
+        session: Uuid,
+        epoch: u64,
+        binding: Binding,
+        began: Duration,
+        written: Result<(), Away>,
+    ) {
+        self.held.insert(session, Held { epoch, binding });
         if written.is_err() || !self.was_member(began) {
             self.unwritten.insert(session);
         }
@@ -370,47 +461,96 @@ impl Ownership {
         }
     }
 
-    /// Takes the end of a session. The driver removes its record.
-    pub fn handle_closed(&mut self, session: Uuid) {
-        self.held.remove(&session);
+    /// Takes the end of a session for good: its record is removed.
+    pub fn handle_closed(&mut self, session: Uuid, epoch: u64) {
+        self.end(session, epoch, Output::Remove { session, epoch });
+    }
+
+    /// Takes the end of a session's copy. Another replica may go on with the session.
+    pub fn handle_hand_over(&mut self, session: Uuid, epoch: u64) {
+        self.end(session, epoch, Output::Release { session, epoch });
+    }
+
+    /// Takes a session that could not be restored from its record. The directory still names this
+    /// replica, so the next request for the session takes it over again.
+    pub fn handle_not_restored(&mut self, session: Uuid, epoch: u64) {
+        if self.held(session) == Some(epoch) {
+            self.held.remove(&session);
+        }
+    }
+
+    /// Takes the answer to [`Output::Release`] or [`Output::Remove`]. The driver may go on trying after
+    /// [`Away`]: the directory names this replica until then, or until its lease ends.
+    pub fn handle_ended(&mut self, session: Uuid, epoch: u64, ended: Result<(), Away>) {
+        if self
+            .ending
+            .get(&session)
+            .is_none_or(|ending| ending.epoch != epoch)
+        {
+            return;
+        }
+        self.ending.remove(&session);
+        match ended {
+            Ok(()) if self.searches.contains_key(&session) => self.outputs.push_back(Output::LookUp(session)),
+            Ok(()) => {}
+            Err(Away) => self.settle(session, &Decision::Refuse(Refusal::Away)),
+        }
     }
 
     /// Decides about a request of a client.
-    pub fn handle_request(&mut self, request: RequestId, session: Uuid) {
-        if let Some(epoch) = self.held.get(&session) {
-            let decision = Decision::Serve(*epoch);
+    pub fn handle_request(&mut self, request: RequestId, session: Uuid, binding: Binding) {
+        if let Some(held) = self.held.get(&session) {
+            let decision = held.decide(&binding);
             self.answer(request, decision);
         } else if let Some((node, epoch)) = self.route(session) {
+            // The owner compares the binding.
             self.answer(request, Decision::Proxy { node, epoch });
         } else {
-            self.search(request, Origin::Client, session, 0, None);
+            self.search(session, Waiting::client(request, binding), 0, None);
         }
     }
 
     /// Decides about a request that a peer sent here, because the directory named this replica and
     /// `epoch`.
-    pub fn handle_peer_request(&mut self, request: RequestId, session: Uuid, epoch: u64) {
-        match self.held(session) {
-            Some(held) if held >= epoch => self.answer(request, Decision::Serve(held)),
+    pub fn handle_peer_request(&mut self, request: RequestId, session: Uuid, epoch: u64, binding: Binding) {
+        match self.held.get(&session) {
+            Some(held) if held.epoch >= epoch => {
+                let decision = held.decide(&binding);
+                self.answer(request, decision);
+            }
             Some(_) | None => {
                 // An earlier epoch than the directory's is a copy of an earlier owner. Without a copy the
                 // answer to this replica's own take-over was lost, or the peer's route is old.
                 self.drop_copy(session);
-                self.search(request, Origin::Peer, session, 0, None);
+                let origin = Origin::Peer;
+                let waiting = Waiting {
+                    request,
+                    origin,
+                    binding,
+                };
+                self.search(session, waiting, 0, None);
             }
         }
     }
 
     /// Takes back a request that its owner refused, because it no longer has the session.
-    pub fn handle_not_owner(&mut self, request: RequestId, session: Uuid, attempts: u32) {
+    pub fn handle_not_owner(&mut self, request: RequestId, session: Uuid, binding: Binding, attempts: u32) {
         self.forget_route(session);
-        self.search(request, Origin::Client, session, attempts, None);
+        self.search(session, Waiting::client(request, binding), attempts, None);
     }
 
     /// Takes back a request that was not sent, because its owner could not be reached.
-    pub fn handle_not_sent(&mut self, request: RequestId, session: Uuid, node: &NodeId, attempts: u32) {
+    pub fn handle_not_sent(
+        &mut self,
+        request: RequestId,
+        session: Uuid,
+        binding: Binding,
+        node: &NodeId,
+        attempts: u32,
+    ) {
         self.handle_silent_peer(node);
-        self.search(request, Origin::Client, session, attempts, Some(node.clone()));
+        let waiting = Waiting::client(request, binding);
+        self.search(session, waiting, attempts, Some(node.clone()));
     }
 
     /// Forgets where the sessions of a peer are that does not answer. The directory is asked again; it
@@ -440,19 +580,19 @@ impl Ownership {
             Ok(TakeOver::Lost(located)) => self.found(session, *located, now),
             Ok(TakeOver::Won(record)) => {
                 let epoch = record.epoch;
+                // A request with another binding may have come since the look-up.
+                self.answer_unsuited(&record);
+                let binding = Binding::new(&record.destination, &record.principal);
                 let began = self
                     .searches
                     .get(&session)
                     .map_or(Duration::ZERO, |search| search.began);
-                self.held.insert(session, epoch);
+                self.held.insert(session, Held { epoch, binding });
                 self.outputs.push_back(Output::Restore(record));
                 self.settle(session, &Decision::Serve(epoch));
                 if !self.was_member(began) {
                     self.unwritten.insert(session);
                     self.write_again();
-                }
-                if self.is_draining {
-                    self.outputs.push_back(Output::Release { session, epoch });
                 }
             }
         }
@@ -461,6 +601,9 @@ impl Ownership {
     /// Takes the answer to [`Output::Write`].
     pub fn handle_written(&mut self, session: Uuid, epoch: u64, written: Result<Created, Away>) {
         self.writing.remove(&session);
+        if let Some(ending) = self.ending.get_mut(&session) {
+            self.outputs.extend(ending.after_write.take());
+        }
         let is_there = written.is_ok();
         if self.held(session) == Some(epoch) {
             match written {
@@ -501,21 +644,6 @@ impl Ownership {
         self.is_draining = true;
     }
 
-    /// Hands a session over whose calls have ended.
-    pub fn handle_hand_over(&mut self, session: Uuid) {
-        if let Some(epoch) = self.held(session) {
-            self.outputs.push_back(Output::Release { session, epoch });
-        }
-    }
-
-    /// Takes the answer to [`Output::Release`]. A session whose release is uncertain stays here until
-    /// the lease ends.
-    pub fn handle_released(&mut self, session: Uuid, epoch: u64, released: Result<Updated, Away>) {
-        if released.is_ok() && self.held(session) == Some(epoch) {
-            self.drop_copy(session);
-        }
-    }
-
     /// Returns whether an operation that began then was done under the lease that lasts now. One that
     /// began before the join may have been done without a lease: its session had no living owner, and
     /// another replica may have taken it over since. Such a record is written again, which shows it.
@@ -527,35 +655,64 @@ impl Ownership {
         self.outputs.push_back(Output::Answer { request, decision });
     }
 
+    /// Ends a session here and has the directory follow.
+    fn end(&mut self, session: Uuid, epoch: u64, output: Output) {
+        if self.held(session).is_some_and(|held| held != epoch) {
+            // A later copy is here. The directory compares the epoch of the earlier one.
+            return self.outputs.push_back(output);
+        }
+        self.held.remove(&session);
+        // A record that is written after its removal would stay.
+        let (after_write, output) = match self.writing.contains(&session) {
+            true => (Some(output), None),
+            false => (None, Some(output)),
+        };
+        self.ending.insert(session, Ending { epoch, after_write });
+        self.outputs.extend(output);
+    }
+
     /// Has a request wait for the directory.
-    fn search(
-        &mut self,
-        request: RequestId,
-        origin: Origin,
-        session: Uuid,
-        attempts: u32,
-        unreached: Option<NodeId>,
-    ) {
+    fn search(&mut self, session: Uuid, waiting: Waiting, attempts: u32, unreached: Option<NodeId>) {
         let is_new = !self.searches.contains_key(&session);
         let is_full =
             self.waiting >= self.limits.waiting || (is_new && self.searches.len() >= self.limits.lookups);
         if is_full || attempts >= self.limits.attempts {
-            return self.answer(request, Decision::Refuse(Refusal::Busy));
+            return self.answer(waiting.request, Decision::Refuse(Refusal::Busy));
         }
         self.waiting += 1;
         let search = self.searches.entry(session).or_default();
-        search.waiting.push((request, origin));
+        search.waiting.push(waiting);
         search.attempts = search.attempts.max(attempts);
         if unreached.is_some() {
             search.unreached = unreached;
         }
-        if is_new {
+        // The record of a session that ended here follows first.
+        if is_new && !self.ending.contains_key(&session) {
             self.outputs.push_back(Output::LookUp(session));
+        }
+    }
+
+    /// Answers the waiting requests that do not get this session. A search without requests is over.
+    fn answer_unsuited(&mut self, record: &SessionRecord) {
+        let Some(search) = self.searches.get_mut(&record.session) else {
+            return;
+        };
+        let unsuited: Vec<Waiting> = search
+            .waiting
+            .extract_if(.., |waiting| !waiting.binding.fits(record))
+            .collect();
+        if search.waiting.is_empty() {
+            self.searches.remove(&record.session);
+        }
+        self.waiting -= unsuited.len();
+        for waiting in unsuited {
+            self.answer(waiting.request, Decision::Unknown);
         }
     }
 
     /// Goes on with a search whose session was found.
     fn found(&mut self, session: Uuid, located: Located, now: Duration) {
+        self.answer_unsuited(&located.record);
         let Some(search) = self.searches.get_mut(&session) else {
             return;
         };
@@ -582,7 +739,14 @@ impl Ownership {
             Owner::Living(_) | Owner::Gone if search.attempts > self.limits.attempts => {
                 self.settle(session, &Decision::Refuse(Refusal::Busy));
             }
-            Owner::Living(_) | Owner::Gone => self.outputs.push_back(Output::TakeOver { session, seen }),
+            Owner::Living(_) | Owner::Gone => {
+                let is_implicit = matches!(located.record.hello, Hello::Implicit(_));
+                self.outputs.push_back(Output::TakeOver {
+                    session,
+                    seen,
+                    is_implicit,
+                });
+            }
         }
     }
 
@@ -608,13 +772,13 @@ impl Ownership {
             return;
         };
         self.waiting -= search.waiting.len();
-        for (request, origin) in search.waiting {
-            self.answer(request, decision.clone().towards(origin));
+        for waiting in search.waiting {
+            self.answer(waiting.request, decision.clone().towards(waiting.origin));
         }
     }
 
     fn drop_copy(&mut self, session: Uuid) {
-        if let Some(epoch) = self.held.remove(&session) {
+        if let Some(Held { epoch, .. }) = self.held.remove(&session) {
             self.outputs.push_back(Output::Drop { session, epoch });
         }
     }
@@ -676,7 +840,7 @@ impl Ownership {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Hello, State, WallTime};
+    use crate::record::{State, WallTime};
 
     const NOW: Duration = Duration::from_secs(1000);
 
@@ -685,7 +849,13 @@ mod tests {
             id: NodeId::new(name, Uuid::from_u128(1)).unwrap(),
             address: None,
             program: String::new(),
+            is_draining: false,
         }
+    }
+
+    /// The binding of every record here.
+    fn binding() -> Binding {
+        Binding::new("files", "ann")
     }
 
     fn session(number: u128) -> Uuid {
@@ -695,8 +865,8 @@ mod tests {
     fn record(number: u128, owner: &Node, epoch: u64) -> SessionRecord {
         SessionRecord {
             session: session(number),
-            destination: String::new(),
-            principal: String::new(),
+            destination: "files".to_owned(),
+            principal: "ann".to_owned(),
             owner: Some(owner.id.clone()),
             epoch,
             hello: Hello::Implicit(String::new()),
@@ -748,36 +918,44 @@ mod tests {
     #[test]
     fn own_session_is_served_without_the_directory() {
         let mut machine = joined();
-        machine.handle_opened(session(1), 1, NOW, Ok(()));
-        machine.handle_request(7, session(1));
+        machine.handle_opened(session(1), 1, binding(), NOW, Ok(()));
+        machine.handle_request(7, session(1), binding());
         assert_eq!(outputs(&mut machine), [answer(7, Decision::Serve(1))]);
-        machine.handle_closed(session(1));
-        machine.handle_request(8, session(1));
+        machine.handle_closed(session(1), 1);
+        machine.handle_request(8, session(1), binding());
+        let remove = Output::Remove {
+            session: session(1),
+            epoch: 1,
+        };
+        assert_eq!(outputs(&mut machine), [remove]);
+        // The record goes before a request looks for it.
+        machine.handle_ended(session(1), 1, Ok(()));
         assert_eq!(outputs(&mut machine), [Output::LookUp(session(1))]);
     }
 
     #[test]
     fn foreign_session_is_looked_up_once_and_remembered() {
         let (mut machine, b) = (joined(), node("b"));
-        machine.handle_request(1, session(1));
-        machine.handle_request(2, session(1));
+        machine.handle_request(1, session(1), binding());
+        machine.handle_request(2, session(1), binding());
         assert_eq!(outputs(&mut machine), [Output::LookUp(session(1))]);
         machine.handle_located(session(1), Ok(Some(living(1, &b, 4))), NOW);
         let proxy = Decision::Proxy { node: b, epoch: 4 };
         let both = [answer(1, proxy.clone()), answer(2, proxy.clone())];
         assert_eq!(outputs(&mut machine), both);
-        machine.handle_request(3, session(1));
+        machine.handle_request(3, session(1), binding());
         assert_eq!(outputs(&mut machine), [answer(3, proxy)]);
     }
 
     #[test]
     fn session_of_a_dead_owner_is_taken_over_and_restored_before_its_requests() {
         let (mut machine, b) = (joined(), node("b"));
-        machine.handle_request(1, session(1));
+        machine.handle_request(1, session(1), binding());
         machine.handle_located(session(1), Ok(Some(gone(1, &b, 4))), NOW);
         let taking = Output::TakeOver {
             session: session(1),
             seen: 4,
+            is_implicit: true,
         };
         assert_eq!(outputs(&mut machine), [Output::LookUp(session(1)), taking]);
         let taken = record(1, &node("me"), 5);
@@ -791,7 +969,7 @@ mod tests {
     #[test]
     fn replica_that_lost_the_take_over_proxies_to_the_winner() {
         let (mut machine, b, c) = (joined(), node("b"), node("c"));
-        machine.handle_request(1, session(1));
+        machine.handle_request(1, session(1), binding());
         machine.handle_located(session(1), Ok(Some(gone(1, &b, 4))), NOW);
         outputs(&mut machine);
         let lost = TakeOver::Lost(Box::new(living(1, &c, 5)));
@@ -803,7 +981,7 @@ mod tests {
     #[test]
     fn take_over_that_is_always_lost_to_a_dead_owner_ends() {
         let (mut machine, b) = (joined(), node("b"));
-        machine.handle_request(1, session(1));
+        machine.handle_request(1, session(1), binding());
         machine.handle_located(session(1), Ok(Some(gone(1, &b, 1))), NOW);
         for epoch in 2.. {
             let last = outputs(&mut machine).pop();
@@ -819,10 +997,10 @@ mod tests {
     #[test]
     fn directory_that_is_away_refuses_foreign_sessions_alone() {
         let mut machine = joined();
-        machine.handle_opened(session(1), 1, NOW, Ok(()));
-        machine.handle_request(1, session(2));
+        machine.handle_opened(session(1), 1, binding(), NOW, Ok(()));
+        machine.handle_request(1, session(2), binding());
         machine.handle_located(session(2), Err(Away), NOW);
-        machine.handle_request(2, session(1));
+        machine.handle_request(2, session(1), binding());
         let expected = [
             Output::LookUp(session(2)),
             refused(1, Refusal::Away),
@@ -834,7 +1012,7 @@ mod tests {
     #[test]
     fn lost_lease_is_joined_again_and_every_record_written() {
         let mut machine = joined();
-        machine.handle_opened(session(1), 3, NOW, Ok(()));
+        machine.handle_opened(session(1), 3, binding(), NOW, Ok(()));
         machine.handle_timeout(NOW + RENEWAL);
         assert_eq!(outputs(&mut machine), [Output::Renew]);
         let now = NOW + RENEWAL;
@@ -847,7 +1025,7 @@ mod tests {
         };
         assert_eq!(outputs(&mut machine), std::slice::from_ref(&write));
         // A session that is not found may still be written again by its owner.
-        machine.handle_request(1, session(2));
+        machine.handle_request(1, session(2), binding());
         machine.handle_located(session(2), Ok(None), now);
         assert_eq!(outputs(&mut machine).last(), Some(&refused(1, Refusal::Settling)));
         // A write without an answer is repeated after the next renewal.
@@ -871,7 +1049,7 @@ mod tests {
     fn session_is_unknown_only_if_a_later_renewal_finds_the_lease() {
         let mut machine = joined();
         machine.handle_timeout(NOW + RENEWAL);
-        machine.handle_request(1, session(1));
+        machine.handle_request(1, session(1), binding());
         assert_eq!(outputs(&mut machine), [Output::Renew, Output::LookUp(session(1))]);
         let now = NOW + RENEWAL;
         machine.handle_located(session(1), Ok(None), now);
@@ -884,7 +1062,7 @@ mod tests {
             (2, Err(Away), Refusal::Away),
             (3, Ok(Renewed::Unknown), Refusal::Settling),
         ] {
-            machine.handle_request(request, session(1));
+            machine.handle_request(request, session(1), binding());
             machine.handle_located(session(1), Ok(None), now);
             assert_eq!(outputs(&mut machine), [Output::LookUp(session(1)), Output::Renew]);
             machine.handle_renewed(renewed, now);
@@ -895,7 +1073,7 @@ mod tests {
     #[test]
     fn session_taken_over_without_a_lease_is_written_again() {
         let (mut machine, b) = (joined(), node("b"));
-        machine.handle_request(1, session(1));
+        machine.handle_request(1, session(1), binding());
         machine.handle_timeout(NOW + RENEWAL);
         let now = NOW + RENEWAL;
         machine.handle_located(session(1), Ok(Some(gone(1, &b, 4))), now);
@@ -913,8 +1091,8 @@ mod tests {
         assert_eq!(outputs(&mut machine).last(), Some(&write));
         machine.handle_written(session(1), 5, Ok(Created::Created));
         // A session that was opened meanwhile is no different.
-        machine.handle_opened(session(2), 1, now, Ok(()));
-        machine.handle_opened(session(3), 1, later, Ok(()));
+        machine.handle_opened(session(2), 1, binding(), now, Ok(()));
+        machine.handle_opened(session(3), 1, binding(), later, Ok(()));
         let write = Output::Write {
             session: session(2),
             epoch: 1,
@@ -930,7 +1108,7 @@ mod tests {
         };
         let mut machine = joined_with(limits);
         for number in 1..=5 {
-            machine.handle_opened(session(number), 1, NOW, Ok(()));
+            machine.handle_opened(session(number), 1, binding(), NOW, Ok(()));
         }
         machine.handle_timeout(NOW + RENEWAL);
         machine.handle_renewed(Ok(Renewed::Unknown), NOW + RENEWAL);
@@ -954,8 +1132,8 @@ mod tests {
     #[test]
     fn superseded_copy_is_dropped_and_an_unknown_one_written_again() {
         let mut machine = joined();
-        machine.handle_opened(session(1), 1, NOW, Ok(()));
-        machine.handle_opened(session(2), 1, NOW, Ok(()));
+        machine.handle_opened(session(1), 1, binding(), NOW, Ok(()));
+        machine.handle_opened(session(2), 1, binding(), NOW, Ok(()));
         machine.handle_updated(session(1), 1, Updated::Superseded(2));
         machine.handle_updated(session(2), 1, Updated::Unknown);
         // A result for an epoch that is no longer held has no effect.
@@ -976,9 +1154,9 @@ mod tests {
     #[test]
     fn peer_with_a_later_epoch_ends_an_old_copy() {
         let mut machine = joined();
-        machine.handle_opened(session(1), 3, NOW, Ok(()));
-        machine.handle_peer_request(1, session(1), 2);
-        machine.handle_peer_request(2, session(1), 4);
+        machine.handle_opened(session(1), 3, binding(), NOW, Ok(()));
+        machine.handle_peer_request(1, session(1), 2, binding());
+        machine.handle_peer_request(2, session(1), 4, binding());
         machine.handle_located(session(1), Ok(Some(living(1, &node("c"), 4))), NOW);
         let expected = [
             answer(1, Decision::Serve(3)),
@@ -996,11 +1174,12 @@ mod tests {
     #[test]
     fn owner_without_a_copy_takes_its_session_over_again() {
         let mut machine = joined();
-        machine.handle_peer_request(1, session(1), 4);
+        machine.handle_peer_request(1, session(1), 4, binding());
         machine.handle_located(session(1), Ok(Some(living(1, &node("me"), 4))), NOW);
         let taking = Output::TakeOver {
             session: session(1),
             seen: 4,
+            is_implicit: true,
         };
         assert_eq!(outputs(&mut machine), [Output::LookUp(session(1)), taking]);
     }
@@ -1008,15 +1187,15 @@ mod tests {
     #[test]
     fn living_owner_that_cannot_be_reached_is_never_taken_over() {
         let (mut machine, b) = (joined(), node("b"));
-        machine.handle_request(1, session(1));
+        machine.handle_request(1, session(1), binding());
         machine.handle_located(session(1), Ok(Some(living(1, &b, 4))), NOW);
         outputs(&mut machine);
-        machine.handle_not_sent(1, session(1), &b.id, 1);
+        machine.handle_not_sent(1, session(1), binding(), &b.id, 1);
         machine.handle_located(session(1), Ok(Some(living(1, &b, 4))), NOW);
         let expected = [Output::LookUp(session(1)), refused(1, Refusal::OwnerUnreached)];
         assert_eq!(outputs(&mut machine), expected);
         // Once its lease has ended it is.
-        machine.handle_not_sent(2, session(1), &b.id, 1);
+        machine.handle_not_sent(2, session(1), binding(), &b.id, 1);
         machine.handle_located(session(1), Ok(Some(gone(1, &b, 4))), NOW);
         let last = outputs(&mut machine).pop();
         assert!(matches!(last, Some(Output::TakeOver { seen: 4, .. })), "{last:?}");
@@ -1033,7 +1212,7 @@ mod tests {
         };
         let (mut machine, b) = (joined_with(limits), node("b"));
         for (request, number) in [(1, 1), (2, 2), (3, 3), (4, 1), (5, 1)] {
-            machine.handle_request(request, session(number));
+            machine.handle_request(request, session(number), binding());
         }
         let expected = [
             Output::LookUp(session(1)),
@@ -1043,38 +1222,35 @@ mod tests {
         ];
         assert_eq!(outputs(&mut machine), expected);
         for number in [1, 2, 3] {
-            machine.handle_request(10, session(number));
+            machine.handle_request(10, session(number), binding());
             machine.handle_located(session(number), Ok(Some(living(number, &b, 1))), NOW);
         }
         assert_eq!(machine.routes(), 2);
         machine.handle_silent_peer(&b.id);
         assert_eq!(machine.routes(), 0);
         outputs(&mut machine);
-        machine.handle_not_owner(20, session(1), 2);
+        machine.handle_not_owner(20, session(1), binding(), 2);
         assert_eq!(outputs(&mut machine), [refused(20, Refusal::Busy)]);
     }
 
     #[test]
     fn draining_replica_hands_over_and_takes_nothing() {
         let (mut machine, b) = (joined(), node("b"));
-        machine.handle_opened(session(1), 2, NOW, Ok(()));
+        machine.handle_opened(session(1), 2, binding(), NOW, Ok(()));
         machine.handle_drain();
-        machine.handle_hand_over(session(1));
+        machine.handle_hand_over(session(1), 2);
+        machine.handle_request(9, session(1), binding());
         let released = Output::Release {
             session: session(1),
             epoch: 2,
         };
         assert_eq!(outputs(&mut machine), [released]);
-        machine.handle_released(session(1), 2, Ok(Updated::Done));
-        let dropped = Output::Drop {
-            session: session(1),
-            epoch: 2,
-        };
-        assert_eq!(outputs(&mut machine), [dropped]);
+        machine.handle_ended(session(1), 2, Err(Away));
+        assert_eq!(outputs(&mut machine), [refused(9, Refusal::Away)]);
         for (request, is_peer) in [(1, false), (2, true)] {
             match is_peer {
-                true => machine.handle_peer_request(request, session(2), 1),
-                false => machine.handle_request(request, session(2)),
+                true => machine.handle_peer_request(request, session(2), 1, binding()),
+                false => machine.handle_request(request, session(2), binding()),
             }
             machine.handle_located(session(2), Ok(Some(gone(2, &b, 1))), NOW);
         }
@@ -1100,5 +1276,68 @@ mod tests {
         machine.handle_renewed(Ok(Renewed::Renewed), late);
         assert!(!machine.lease_lasts(NOW + RENEWAL + LEASE));
         assert_eq!(machine.next_deadline(), Some(NOW + RENEWAL + RENEWAL));
+    }
+
+    #[test]
+    fn request_with_another_binding_gets_no_session_and_takes_none_over() {
+        let (mut machine, b) = (joined(), node("b"));
+        let others = [Binding::new("files", "bob"), Binding::new("mail", "ann")];
+        for (request, other) in (1..).zip(&others) {
+            machine.handle_request(request, session(1), other.clone());
+        }
+        machine.handle_located(session(1), Ok(Some(gone(1, &b, 4))), NOW);
+        let look_up = Output::LookUp(session(1));
+        let unknown = |request| answer(request, Decision::Unknown);
+        assert_eq!(outputs(&mut machine), [look_up, unknown(1), unknown(2)]);
+        // One that comes during a take-over for another principal does not get it either.
+        machine.handle_request(3, session(1), binding());
+        machine.handle_located(session(1), Ok(Some(gone(1, &b, 4))), NOW);
+        machine.handle_request(4, session(1), others[0].clone());
+        outputs(&mut machine);
+        let won = TakeOver::Won(Box::new(record(1, &node("me"), 5)));
+        machine.handle_take_over(session(1), Ok(won), NOW);
+        let answers = outputs(&mut machine);
+        assert_eq!(answers.first(), Some(&unknown(4)));
+        assert_eq!(answers.last(), Some(&answer(3, Decision::Serve(5))));
+        // Nor does it get a session that is here, as a client or from a peer.
+        machine.handle_request(5, session(1), others[0].clone());
+        machine.handle_peer_request(6, session(1), 5, others[1].clone());
+        assert_eq!(outputs(&mut machine), [unknown(5), unknown(6)]);
+    }
+
+    #[test]
+    fn session_that_ends_while_its_record_is_written_again_is_removed_after_that() {
+        let mut machine = joined();
+        machine.handle_opened(session(1), 1, binding(), NOW, Ok(()));
+        machine.handle_updated(session(1), 1, Updated::Unknown);
+        let write = Output::Write {
+            session: session(1),
+            epoch: 1,
+        };
+        assert_eq!(outputs(&mut machine), [write]);
+        machine.handle_closed(session(1), 1);
+        assert_eq!(outputs(&mut machine), []);
+        machine.handle_written(session(1), 1, Ok(Created::Created));
+        let remove = Output::Remove {
+            session: session(1),
+            epoch: 1,
+        };
+        assert_eq!(outputs(&mut machine), [remove]);
+    }
+
+    #[test]
+    fn end_of_an_earlier_copy_leaves_the_later_one() {
+        let mut machine = joined();
+        machine.handle_opened(session(1), 2, binding(), NOW, Ok(()));
+        machine.handle_hand_over(session(1), 1);
+        let release = Output::Release {
+            session: session(1),
+            epoch: 1,
+        };
+        assert_eq!(outputs(&mut machine), [release]);
+        machine.handle_ended(session(1), 1, Ok(()));
+        assert_eq!(machine.held(session(1)), Some(2));
+        machine.handle_not_restored(session(1), 2);
+        assert_eq!(machine.held(session(1)), None);
     }
 }

@@ -120,6 +120,8 @@ pub struct Node {
     pub address: Option<String>,
     /// The version of Rialto that it runs.
     pub program: String,
+    /// Whether it is ending: it takes no session over, and opens none for another replica.
+    pub is_draining: bool,
 }
 
 /// What a client sent to open its session. Another process repeats it to the server.
@@ -218,6 +220,7 @@ impl Node {
             id: self.id.as_str().to_owned(),
             address: self.address.clone(),
             program: self.program.clone(),
+            is_draining: self.is_draining,
         };
         bounded(serde_json::to_string(&stored))
     }
@@ -230,6 +233,7 @@ impl Node {
             id: stored.id.parse().map_err(unreadable)?,
             address: stored.address,
             program: stored.program,
+            is_draining: stored.is_draining,
         })
     }
 }
@@ -304,6 +308,8 @@ struct StoredNode {
     id: String,
     address: Option<String>,
     program: String,
+    #[serde(default)]
+    is_draining: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -369,6 +375,7 @@ mod tests {
             id: NodeId::generate("pod-1.example").unwrap(),
             address: Some("10.0.0.7:3001".to_owned()),
             program: "0.1.0".to_owned(),
+            is_draining: true,
         };
         assert_eq!(Node::decode(node.encode().unwrap().as_bytes()).unwrap(), node);
     }

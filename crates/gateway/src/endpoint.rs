@@ -27,6 +27,7 @@ use uuid::Uuid;
 use crate::backend::process::Launcher;
 use crate::buffered::Buffered;
 use crate::clock::Clock;
+use crate::fleet::Fleet;
 use crate::instance::{Instance, Reservation};
 use crate::metrics::{DestinationMetrics, LimitHits};
 use crate::modern_request_handle::ModernRequestHandle;
@@ -35,7 +36,6 @@ use crate::reply::Refusal;
 use crate::seal::Sealer;
 use crate::server_eras::EraMemory;
 use crate::session_handle::{LineListener, SessionHandle};
-use crate::session_store::SessionStore;
 use crate::settings::{self, LimitSettings};
 use crate::status::DestinationStatus;
 use crate::upstream::{Upstream, UpstreamContext};
@@ -44,7 +44,6 @@ use closing::SessionEnd;
 pub(crate) use closing::{CloseReason, Draining, SessionUse};
 pub(crate) use modern_requests::{CallOptions, NoRoomToWait, ParkedCall};
 pub(crate) use old_streams::{OldStream, OldStreamStep, OldStreams};
-pub(crate) use restoration::unavailable;
 
 /// What all destinations have in common.
 #[derive(Debug, Clone)]
@@ -56,8 +55,8 @@ pub(crate) struct SharedState {
     pub(crate) environment: Arc<BTreeMap<String, String>>,
     pub(crate) session_numbers: Arc<AtomicU64>,
     pub(crate) sealer: Arc<Sealer>,
-    /// The records of sessions, if sessions outlive this process.
-    pub(crate) session_store: Option<Arc<SessionStore>>,
+    /// The sessions of this process among all, if sessions outlive this process.
+    pub(crate) fleet: Option<Arc<Fleet>>,
     /// What waits to be read, in the whole gateway.
     pub(crate) buffered: Arc<Buffered>,
     pub(crate) limits: Arc<LimitSettings>,
@@ -175,7 +174,7 @@ impl Endpoint {
             backend_error: upstream.backend_error,
             sessions: handles.len(),
             restored: self
-                .session_store()
+                .fleet()
                 .map(|_| self.metrics.sessions_restored.load(Ordering::Relaxed)),
             parked: self.parked.lock().len(),
             listens,
@@ -409,13 +408,30 @@ impl Endpoint {
         }
     }
 
+    /// Ends the copy of a session that another replica has by now. Returns whether it was here.
+    pub(crate) fn drop_copy(&self, session: Uuid, epoch: u64) -> bool {
+        let handle = self.copy(session, epoch);
+        if let Some(handle) = &handle {
+            self.close_as(handle, SessionEnd::Superseded);
+        }
+        handle.is_some()
+    }
+
+    /// Returns the session with this id, if it has this epoch.
+    pub(crate) fn copy(&self, session: Uuid, epoch: u64) -> Option<Arc<SessionHandle>> {
+        let handle = self.sessions().get(&session).cloned()?;
+        let held = handle.kept().map(|record| record.claim().epoch);
+        (held == Some(epoch)).then_some(handle)
+    }
+
     /// Ends a session that no client can address any more.
     fn end(&self, handle: &SessionHandle, end: SessionEnd) {
         handle.end();
-        if let Some(record) = handle.kept() {
+        if let (Some(fleet), Some(record)) = (self.fleet(), handle.kept()) {
             match end {
-                SessionEnd::Final => record.remove(),
-                SessionEnd::HandedOver => record.release(),
+                SessionEnd::Final => fleet.close(record.claim()),
+                SessionEnd::HandedOver => fleet.hand_over(record.claim()),
+                SessionEnd::Superseded => {}
             }
         }
         self.upstream.end_session(handle.key());
@@ -425,8 +441,8 @@ impl Endpoint {
     /// Expires what has been idle too long and lets sessions and instances tidy up.
     pub(crate) fn tick(&self, now: Moment, session_idle: Duration) {
         let handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
-        if let Some(store) = &self.shared.session_store {
-            store.touch(
+        if let Some(fleet) = self.fleet() {
+            fleet.store().touch(
                 handles
                     .iter()
                     .filter_map(|handle| handle.due_touch(now))

@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cluster::file::{FileRegistry, OpenError};
+use cluster::record::{Node, NodeId, SessionRecord};
 use cluster::registry::Registry;
 use futures_util::future::join_all;
 use parking_lot::RwLock;
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use crate::active_config::{self, ActiveConfig, ReloadError, StartupConfig};
 use crate::audit::Audit;
@@ -18,6 +20,7 @@ use crate::backend::process::Launcher;
 use crate::buffered::Buffered;
 use crate::clock::Clock;
 use crate::endpoint::{CloseReason, Endpoint, SharedState};
+use crate::fleet::{Fleet, LocalSessions, Sharing};
 use crate::guard::limits::Limiter;
 use crate::guard::origin::OriginGuard;
 use crate::line_sink::LineSink;
@@ -129,9 +132,10 @@ impl Gateway {
             )),
             environment: Arc::new(environment),
             session_numbers: Arc::default(),
-            session_store: registry.map(|registry| {
-                let store = SessionStore::new(registry, Arc::clone(&sealer), settings.session_idle);
-                Arc::new(store)
+            fleet: registry.map(|registry| {
+                let (sealer, idle) = (Arc::clone(&sealer), settings.session_idle);
+                let store = Arc::new(SessionStore::new(Arc::clone(&registry), sealer, idle));
+                Fleet::new(registry, store, local_node(), Sharing::Alone, clock)
             }),
             sealer,
             eras: Arc::default(),
@@ -160,7 +164,7 @@ impl Gateway {
             session_idle: settings.session_idle,
             drain: settings.drain,
         };
-        Ok(Arc::new(Self {
+        let gateway = Arc::new(Self {
             clock,
             audit,
             shared,
@@ -177,7 +181,12 @@ impl Gateway {
             draining: watch::Sender::new(false),
             hurried: watch::Sender::new(false),
             connections: watch::Sender::new(0),
-        }))
+        });
+        if let Some(fleet) = &gateway.shared.fleet {
+            let sessions = Arc::downgrade(&gateway);
+            fleet.set_local_sessions(sessions);
+        }
+        Ok(gateway)
     }
 
     /// Returns the active configuration. A request keeps to it during a reload.
@@ -313,8 +322,8 @@ impl Gateway {
             tick.tick().await;
             let now = self.clock.now();
             let session_idle = self.config().session_idle;
-            if let Some(store) = &self.shared.session_store {
-                store.set_session_idle(session_idle);
+            if let Some(fleet) = &self.shared.fleet {
+                fleet.store().set_session_idle(session_idle);
             }
             for destination in self.all() {
                 destination.tick(now, session_idle);
@@ -357,6 +366,34 @@ impl Gateway {
             (destination.name.to_string(), metrics)
         });
         pairs.collect()
+    }
+}
+
+impl LocalSessions for Gateway {
+    fn record(&self, session: Uuid, epoch: u64) -> Option<SessionRecord> {
+        let handle = self
+            .all()
+            .iter()
+            .find_map(|destination| destination.copy(session, epoch))?;
+        handle.kept()?.record()
+    }
+
+    fn drop_copy(&self, session: Uuid, epoch: u64) {
+        for destination in self.all() {
+            if destination.drop_copy(session, epoch) {
+                return;
+            }
+        }
+    }
+}
+
+/// Returns the one replica of a machine whose sessions survive in a file.
+fn local_node() -> Node {
+    Node {
+        id: NodeId::generate("local").expect("a plain name"),
+        address: None,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        is_draining: false,
     }
 }
 

@@ -41,11 +41,15 @@ impl Gateway {
                 tokio::join!(gateway.run_maintenance(), gateway.follow_certificate());
             }
         });
-        let recording = self.shared.session_store.clone().map(|store| {
-            let running = Arc::clone(&store);
-            let task = tasks::spawn("session records", async move { running.run().await });
-            (store, task)
+        let fleet = self.shared.fleet.clone().map(|fleet| {
+            let running = Arc::clone(&fleet);
+            let task = tasks::spawn("fleet", async move { running.run().await });
+            (fleet, task)
         });
+        if let Some((fleet, _)) = &fleet {
+            // Until then it is not known which sessions there are.
+            fleet.begun().await;
+        }
         tasks::spawn("guard", {
             let gateway = Arc::clone(&self);
             async move { gateway.config().guard.prepare().await }
@@ -67,8 +71,8 @@ impl Gateway {
         accepting.abort();
         let _ = closing.send(true);
         self.stop_all().await;
-        if let Some((store, task)) = recording {
-            store.close(CLOSE_TIME).await;
+        if let Some((fleet, task)) = fleet {
+            fleet.close_all(CLOSE_TIME).await;
             task.abort();
         }
         self.connections_closed(CLOSE_TIME).await;

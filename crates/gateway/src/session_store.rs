@@ -1,8 +1,7 @@
 //! The records of sessions that outlive this process.
 //!
-//! A record is written before the id of its session is shown, follows what the client sets, is
-//! removed when the session ends, and is released when the gateway stops. A request for a session
-//! that this process does not have looks for its record here ([`SessionStore::claim`]).
+//! A record follows what the client sets, is removed when the session ends, and is released when
+//! the gateway stops. `Fleet` decides which sessions this process has, and writes new records.
 //!
 //! Later changes are queued by session: a newer one takes the place of an older one, so that the
 //! queue is bounded by the number of sessions. One task writes them ([`SessionStore::run`]).
@@ -15,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use cluster::RegistryError;
-use cluster::record::{self, Node, NodeId, SessionRecord, State, WallTime};
-use cluster::registry::{Change, Claim, Created, Owner, Registry, TakeOver, Touch, Updated};
+use cluster::record::{self, SessionRecord, State, WallTime};
+use cluster::registry::{Change, Claim, Registry, Touch, Updated};
 use parking_lot::Mutex;
 use protocol::exchange::SessionState;
 use protocol::method::LogLevel;
@@ -33,14 +32,11 @@ const TOUCH_INTERVAL: Duration = Duration::from_secs(60);
 const WRITE_PATIENCE: Duration = Duration::from_secs(2);
 /// The pause after a write that failed.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How often a take-over is tried again after another process was faster.
-const MAX_ATTEMPTS: usize = 3;
 
 /// The records of all sessions.
 #[derive(Debug)]
 pub(crate) struct SessionStore {
     registry: Arc<dyn Registry>,
-    node: Node,
     /// Seals the tokens of event ids.
     sealer: Arc<Sealer>,
     /// How long a session may be idle, in milliseconds. A reload may change it.
@@ -50,14 +46,15 @@ pub(crate) struct SessionStore {
     queue: Queue,
 }
 
-/// Why a session cannot be had from its record.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ClaimError {
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    /// Another process serves the session.
-    #[error("the session is served by {0}")]
-    Elsewhere(NodeId),
+/// What the registry answered to a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RecordFact {
+    /// To a change of a record.
+    Updated(Claim, Updated),
+    /// The record was removed or released, or is no longer this process's.
+    Ended(Claim),
+    /// It could not be yet, and is tried again.
+    NotEnded(Claim),
 }
 
 /// The record of one session that is open here.
@@ -66,20 +63,16 @@ pub(crate) struct RecordHandle {
     store: Arc<SessionStore>,
     claim: Claim,
     is_implicit: bool,
+    /// The record as it was written last, where an engine may lose it.
+    record: Option<Mutex<SessionRecord>>,
     /// When its use was last noted, in seconds since the epoch of Unix.
     touched: AtomicU64,
 }
 
 impl SessionStore {
     pub(crate) fn new(registry: Arc<dyn Registry>, sealer: Arc<Sealer>, session_idle: Duration) -> Self {
-        let id = NodeId::generate("local").expect("a plain name");
         let store = Self {
             registry,
-            node: Node {
-                id,
-                address: None,
-                program: env!("CARGO_PKG_VERSION").to_owned(),
-            },
             sealer,
             session_idle: AtomicU64::new(0),
             restoring: Mutex::default(),
@@ -104,92 +97,42 @@ impl SessionStore {
 
     /// Returns how long a record stays after the last note of its use. The session may have been
     /// used since then.
-    fn lifetime(&self, is_implicit: bool) -> Duration {
+    pub(crate) fn lifetime(&self, is_implicit: bool) -> Duration {
         let idle = self.idle(is_implicit);
         idle.saturating_add(touch_interval(idle))
     }
 
-    /// Returns the claim of a session that is opened here.
-    pub(crate) fn new_claim(&self, session: Uuid) -> Claim {
-        Claim {
-            session,
-            owner: self.node.id.clone(),
-            epoch: 1,
-        }
-    }
-
-    /// Returns the handle of a record.
-    pub(crate) fn handle(self: &Arc<Self>, claim: Claim, is_implicit: bool) -> RecordHandle {
+    /// Returns the handle of a record. `record` is kept where an engine may lose it.
+    pub(crate) fn handle(
+        self: &Arc<Self>,
+        claim: Claim,
+        is_implicit: bool,
+        record: Option<SessionRecord>,
+    ) -> RecordHandle {
         RecordHandle {
             store: Arc::clone(self),
             claim,
             is_implicit,
+            record: record.map(Mutex::new),
             touched: AtomicU64::new(now().unix()),
         }
     }
 
-    /// Writes the record of a new session. Its id must not be shown before.
-    pub(crate) async fn create(
-        &self,
-        claim: &Claim,
-        destination: &str,
-        principal: &str,
-        hello: record::Hello,
-    ) -> Result<(), RegistryError> {
-        let is_implicit = matches!(hello, record::Hello::Implicit(_));
-        let record = SessionRecord {
-            session: claim.session,
-            destination: destination.to_owned(),
-            principal: principal.to_owned(),
-            owner: Some(claim.owner.clone()),
-            epoch: claim.epoch,
-            hello,
-            state: State::default(),
-            created: now(),
-            last_active: now(),
-        };
-        match self.registry.create(&record, self.lifetime(is_implicit)).await? {
-            Created::Created => Ok(()),
-            // Ids are drawn at random, so this is no accident of Rialto's.
-            Created::Exists(_) => Err(RegistryError::Refused("the session exists already".to_owned())),
-        }
+    /// Has the record of a session removed that has ended.
+    pub(crate) fn remove(&self, claim: &Claim) {
+        self.queue.end(claim, Ending::Removed);
     }
 
-    /// Makes this process the owner of a session, if `suits` accepts its record. Returns the record
-    /// with its new epoch; `None` if there is no such session.
-    pub(crate) async fn claim(
-        &self,
-        session: Uuid,
-        suits: impl Fn(&SessionRecord) -> bool,
-    ) -> Result<Option<Box<SessionRecord>>, ClaimError> {
-        let Some(mut located) = self.registry.look_up(session).await? else {
-            return Ok(None);
-        };
-        for _ in 0..MAX_ATTEMPTS {
-            if !suits(&located.record) {
-                return Ok(None);
-            }
-            match &located.owner {
-                Owner::Living(node) if node.id != self.node.id => {
-                    return Err(ClaimError::Elsewhere(node.id.clone()));
-                }
-                Owner::Living(_) | Owner::Gone => {}
-            }
-            let is_implicit = matches!(located.record.hello, record::Hello::Implicit(_));
-            let (seen, idle) = (located.record.epoch, self.lifetime(is_implicit));
-            let taken = self.registry.take_over(session, seen, &self.node.id, idle);
-            match taken.await? {
-                TakeOver::Won(record) => return Ok(Some(record)),
-                TakeOver::Lost(now) => located = *now,
-                TakeOver::Unknown => return Ok(None),
-            }
-        }
-        Err(RegistryError::Unreachable("the session is taken over again and again".to_owned()).into())
+    /// Has a session released that may go on in another process.
+    pub(crate) fn release(&self, claim: &Claim) {
+        self.queue.end(claim, Ending::Released);
     }
 
-    /// Deletes the record of a session that is open nowhere.
-    pub(crate) async fn remove(&self, claim: &Claim) -> Result<(), RegistryError> {
-        self.registry.remove(claim).await.map(note_superseded)
+    /// Waits until what was queued for a session is written. Returns whether it was, within a short
+    /// time.
+    pub(crate) async fn written(&self, claim: &Claim) -> bool {
+        let written = self.queue.emptied(Some(claim));
+        tokio::time::timeout(WRITE_PATIENCE, written).await.is_ok()
     }
 
     /// Waits until no other request restores this session. The caller restores it while it keeps
@@ -221,66 +164,79 @@ impl SessionStore {
         self.queue.touch(touches);
     }
 
-    /// Writes what is queued, until the gateway ends.
-    pub(crate) async fn run(&self) {
-        if let Err(error) = self.registry.join(&self.node).await {
-            tracing::warn!(%error, "the registry of sessions cannot be joined");
-        }
+    /// Writes what is queued, until the gateway ends. `report` gets what the registry answered.
+    pub(crate) async fn run(&self, report: impl Fn(RecordFact)) {
         loop {
             self.queue.filled().await;
-            if !self.write_queued().await {
+            if !self.write_queued(&report).await {
                 tokio::time::sleep(RETRY_AFTER).await;
             }
         }
     }
 
     /// Writes what is queued. Returns whether everything was written.
-    async fn write_queued(&self) -> bool {
+    async fn write_queued(&self, report: &impl Fn(RecordFact)) -> bool {
         let touches = self.queue.take_touches();
         if !touches.is_empty() {
-            // A touch that is lost is made up for by the next one.
-            if let Err(error) = self.registry.touch_many(touches).await {
-                tracing::warn!(%error, "the use of sessions cannot be noted");
+            let claims: Vec<Claim> = touches.iter().map(|touch| touch.claim.clone()).collect();
+            match self.registry.touch_many(touches).await {
+                Ok(touched) => {
+                    for (claim, updated) in claims.into_iter().zip(touched) {
+                        report(RecordFact::Updated(claim, updated));
+                    }
+                }
+                // A touch that is lost is made up for by the next one.
+                Err(error) => tracing::warn!(%error, "the use of sessions cannot be noted"),
             }
         }
         while let Some((claim, write)) = self.queue.next() {
-            match self.write(&claim, &write).await {
-                Ok(()) => self.queue.handle_written(&claim, &write),
-                Err(error @ (RegistryError::Unreachable(_) | RegistryError::Full(_))) => {
-                    tracing::warn!(%error, "a record of a session cannot be written; trying again");
-                    return false;
-                }
-                Err(error) => {
-                    tracing::error!(%error, "a record of a session cannot be written");
-                    self.queue.handle_written(&claim, &write);
-                }
+            let written = self.write(&claim, &write, report).await;
+            let is_to_be_repeated = matches!(
+                written,
+                Err(RegistryError::Unreachable(_) | RegistryError::Full(_))
+            );
+            if let Err(error) = &written {
+                tracing::warn!(%error, "a record of a session cannot be written");
+            }
+            if !is_to_be_repeated {
+                self.queue.handle_written(&claim, &write);
+            }
+            if write.ending.is_some() {
+                report(match is_to_be_repeated {
+                    false => RecordFact::Ended(claim),
+                    true => RecordFact::NotEnded(claim),
+                });
+            }
+            if is_to_be_repeated {
+                return false;
             }
         }
         true
     }
 
-    async fn write(&self, claim: &Claim, write: &Write) -> Result<(), RegistryError> {
+    async fn write(
+        &self,
+        claim: &Claim,
+        write: &Write,
+        report: &impl Fn(RecordFact),
+    ) -> Result<(), RegistryError> {
         if let Some((state, is_implicit)) = &write.state {
             let change = Change::State(state.clone());
-            let updated = self.registry.update(claim, change, self.lifetime(*is_implicit));
-            note_superseded(updated.await?);
+            let updating = self.registry.update(claim, change, self.lifetime(*is_implicit));
+            report(RecordFact::Updated(claim.clone(), updating.await?));
         }
+        // A record that has another owner by now is that one's.
         match write.ending {
             None => Ok(()),
-            Some(Ending::Removed) => self.registry.remove(claim).await.map(note_superseded),
-            Some(Ending::Released) => self.registry.release(claim).await.map(note_superseded),
+            Some(Ending::Removed) => self.registry.remove(claim).await.map(drop),
+            Some(Ending::Released) => self.registry.release(claim).await.map(drop),
         }
     }
 
-    /// Writes what is still queued and leaves the registry, at most for `limit`.
+    /// Waits until everything is written, at most for `limit`.
     pub(crate) async fn close(&self, limit: Duration) {
-        let closing = async {
-            self.queue.emptied(None).await;
-            if let Err(error) = self.registry.leave(&self.node.id).await {
-                tracing::warn!(%error, "the registry of sessions cannot be left");
-            }
-        };
-        if tokio::time::timeout(limit, closing).await.is_err() {
+        let written = self.queue.emptied(None);
+        if tokio::time::timeout(limit, written).await.is_err() {
             tracing::warn!("the records of some sessions were not written in time");
         }
     }
@@ -306,26 +262,28 @@ impl RecordHandle {
             log_level: state.log_level.map(|level| level.as_str().to_owned()),
             subscriptions: state.subscriptions.clone(),
         };
+        if let Some(record) = &self.record {
+            record.lock().state = state.clone();
+        }
         self.store.queue.set_state(&self.claim, state, self.is_implicit);
     }
 
     /// Waits until what was queued for this session is written, but not for long: the record
     /// follows later then.
     pub(crate) async fn written(&self) {
-        let written = self.store.queue.emptied(Some(&self.claim));
-        if tokio::time::timeout(WRITE_PATIENCE, written).await.is_err() {
+        if !self.store.written(&self.claim).await {
             tracing::warn!("a client is answered before its session is written down");
         }
     }
 
-    /// The session has ended: there will be no other life of it.
-    pub(crate) fn remove(&self) {
-        self.store.queue.end(&self.claim, Ending::Removed);
+    /// Returns which session this process serves, and under which epoch.
+    pub(crate) fn claim(&self) -> &Claim {
+        &self.claim
     }
 
-    /// The session ends here and may go on in another process.
-    pub(crate) fn release(&self) {
-        self.store.queue.end(&self.claim, Ending::Released);
+    /// Returns the record as it was written last, where it is kept.
+    pub(crate) fn record(&self) -> Option<SessionRecord> {
+        Some(self.record.as_ref()?.lock().clone())
     }
 
     /// Returns the note of the session's use, if one is due. `idle` is how long the session has
@@ -370,11 +328,23 @@ fn touch_interval(idle: Duration) -> Duration {
     (idle / 4).min(TOUCH_INTERVAL)
 }
 
-/// Another process has the session by now: its record is that one's.
-fn note_superseded(updated: Updated) {
-    match updated {
-        Updated::Done | Updated::Unknown => {}
-        Updated::Superseded(epoch) => tracing::debug!(epoch, "a session has another owner by now"),
+/// Returns the record of a session that is opened now.
+pub(crate) fn new_record(
+    claim: &Claim,
+    destination: &str,
+    principal: &str,
+    hello: record::Hello,
+) -> SessionRecord {
+    SessionRecord {
+        session: claim.session,
+        destination: destination.to_owned(),
+        principal: principal.to_owned(),
+        owner: Some(claim.owner.clone()),
+        epoch: claim.epoch,
+        hello,
+        state: State::default(),
+        created: now(),
+        last_active: now(),
     }
 }
 
@@ -386,7 +356,7 @@ fn now() -> WallTime {
 #[cfg(test)]
 mod tests {
     use cluster::MemoryRegistry;
-    use cluster::registry::{Located, NodeStatus, Operation, Renewed};
+    use cluster::record::NodeId;
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -398,75 +368,47 @@ mod tests {
         Arc::new(SessionStore::new(registry, Arc::default(), IDLE))
     }
 
-    fn hello() -> record::Hello {
-        record::Hello::Implicit("2025-06-18".to_owned())
+    fn new_claim() -> Claim {
+        Claim {
+            session: Uuid::new_v4(),
+            owner: NodeId::generate("local").unwrap(),
+            epoch: 1,
+        }
     }
 
-    async fn created(store: &Arc<SessionStore>) -> Claim {
-        let claim = store.new_claim(Uuid::new_v4());
-        store.create(&claim, "one", "ann", hello()).await.unwrap();
+    async fn created(registry: &MemoryRegistry) -> Claim {
+        let claim = new_claim();
+        let record = new_record(
+            &claim,
+            "one",
+            "ann",
+            record::Hello::Implicit("2025-06-18".to_owned()),
+        );
+        registry.create(&record, IDLE).await.unwrap();
         claim
     }
 
-    /// A registry that cannot be reached.
-    #[derive(Debug)]
-    struct Away;
-
-    fn away<T>() -> Operation<T> {
-        Box::pin(async { Err(RegistryError::Unreachable("away".to_owned())) })
-    }
-
-    impl Registry for Away {
-        fn join(&self, _: &Node) -> Operation<()> {
-            away()
-        }
-        fn renew(&self, _: &NodeId) -> Operation<Renewed> {
-            away()
-        }
-        fn leave(&self, _: &NodeId) -> Operation<()> {
-            away()
-        }
-        fn nodes(&self) -> Operation<Vec<NodeStatus>> {
-            away()
-        }
-        fn create(&self, _: &SessionRecord, _: Duration) -> Operation<Created> {
-            away()
-        }
-        fn look_up(&self, _: Uuid) -> Operation<Option<Located>> {
-            away()
-        }
-        fn take_over(&self, _: Uuid, _: u64, _: &NodeId, _: Duration) -> Operation<TakeOver> {
-            away()
-        }
-        fn update(&self, _: &Claim, _: Change, _: Duration) -> Operation<Updated> {
-            away()
-        }
-        fn touch_many(&self, _: Vec<Touch>) -> Operation<Vec<Updated>> {
-            away()
-        }
-        fn release(&self, _: &Claim) -> Operation<Updated> {
-            away()
-        }
-        fn remove(&self, _: &Claim) -> Operation<Updated> {
-            away()
-        }
-    }
-
     #[tokio::test]
-    async fn session_of_a_process_that_ended_is_claimed_with_its_state_under_a_new_epoch() {
+    async fn queued_state_and_end_are_written_and_reported() {
         let registry = Arc::new(MemoryRegistry::new());
-        let (earlier, later) = (store(&registry), store(&registry));
-        let claim = created(&earlier).await;
-        let record = earlier.handle(claim.clone(), true);
+        let store = store(&registry);
+        let claim = created(&registry).await;
+        let record = store.handle(claim.clone(), true, None);
         record.set_state(&SessionState {
             log_level: Some(LogLevel::Error),
             subscriptions: vec!["x:/a".to_owned()],
         });
-        record.release();
-        assert!(earlier.write_queued().await);
-        let taken = later.claim(claim.session, |_| true).await.unwrap().unwrap();
-        assert_eq!((taken.epoch, taken.owner), (2, Some(later.node.id.clone())));
-        let state = session_state(taken.state);
+        store.release(&claim);
+        let facts = Mutex::new(Vec::new());
+        assert!(store.write_queued(&|fact| facts.lock().push(fact)).await);
+        let expected = [
+            RecordFact::Updated(claim.clone(), Updated::Done),
+            RecordFact::Ended(claim.clone()),
+        ];
+        assert_eq!(*facts.lock(), expected);
+        let located = registry.look_up(claim.session).await.unwrap().unwrap();
+        assert_eq!(located.record.owner, None);
+        let state = session_state(located.record.state);
         assert_eq!(
             (state.log_level, state.subscriptions.len()),
             (Some(LogLevel::Error), 1)
@@ -474,39 +416,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn record_that_does_not_suit_stays_as_it_is() {
+    async fn touch_of_a_session_with_another_owner_is_reported() {
         let registry = Arc::new(MemoryRegistry::new());
-        let (earlier, later) = (store(&registry), store(&registry));
-        let claim = created(&earlier).await;
-        let foreign = later
-            .claim(claim.session, |record| record.principal == "bob")
-            .await;
-        assert!(foreign.unwrap().is_none());
-        let located = registry.look_up(claim.session).await.unwrap().unwrap();
-        assert_eq!(located.record.claim(), Some(claim));
-    }
-
-    #[tokio::test]
-    async fn session_of_a_process_that_lives_is_not_claimed() {
-        let registry = Arc::new(MemoryRegistry::new());
-        let (earlier, later) = (store(&registry), store(&registry));
-        registry.join(&earlier.node).await.unwrap();
-        let claim = created(&earlier).await;
-        let refused = later.claim(claim.session, |_| true).await;
-        assert!(matches!(refused, Err(ClaimError::Elsewhere(_))), "{refused:?}");
-        let own = earlier.claim(claim.session, |_| true).await.unwrap();
-        assert_eq!(own.map(|record| record.epoch), Some(2));
-    }
-
-    #[tokio::test]
-    async fn registry_that_is_away_is_an_error_and_what_is_queued_stays() {
-        let store = store(&Arc::new(Away));
-        let claim = store.new_claim(Uuid::new_v4());
-        assert!(store.create(&claim, "one", "ann", hello()).await.is_err());
-        assert!(store.claim(claim.session, |_| true).await.is_err());
-        store.handle(claim.clone(), true).remove();
-        assert!(!store.write_queued().await);
-        assert_eq!(store.queue.next().map(|(claim, _)| claim), Some(claim));
+        let store = store(&registry);
+        let claim = created(&registry).await;
+        let other = NodeId::generate("other").unwrap();
+        registry.take_over(claim.session, 1, &other, IDLE).await.unwrap();
+        let touch = Touch {
+            claim: claim.clone(),
+            at: now(),
+            idle: IDLE,
+        };
+        store.touch(vec![touch]);
+        let facts = Mutex::new(Vec::new());
+        assert!(store.write_queued(&|fact| facts.lock().push(fact)).await);
+        assert_eq!(
+            *facts.lock(),
+            [RecordFact::Updated(claim, Updated::Superseded(2))]
+        );
     }
 
     #[tokio::test]
@@ -528,7 +455,7 @@ mod tests {
     #[test]
     fn use_of_a_session_is_noted_once_in_an_interval() {
         let store = store(&Arc::new(MemoryRegistry::new()));
-        let record = store.handle(store.new_claim(Uuid::new_v4()), false);
+        let record = store.handle(new_claim(), false, None);
         assert!(record.due_touch(Duration::ZERO).is_none(), "the record is new");
         record
             .touched

@@ -34,6 +34,7 @@ fn main() -> Result<()> {
         id: NodeId::generate("process").map_err(Error::other)?,
         address: None,
         program: "test".to_owned(),
+        is_draining: false,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

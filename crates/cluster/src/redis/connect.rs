@@ -235,6 +235,7 @@ async fn operations(registry: &RedisRegistry) -> Result<(), RegistryError> {
         id: NodeId::generate("check").map_err(unnamed)?,
         address: None,
         program: env!("CARGO_PKG_VERSION").to_owned(),
+        is_draining: false,
     };
     let now = WallTime::from_unix(0);
     let record = SessionRecord {

@@ -49,6 +49,7 @@ fn node(name: &str) -> Node {
         id: NodeId::generate(name).unwrap(),
         address: None,
         program: "0.1.0".to_owned(),
+        is_draining: false,
     }
 }
 

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::time::Duration;
 
-use cluster::ownership::{Away, Decision, Limits, Output, Ownership, Refusal};
-use cluster::{Created, Hello, Node, NodeId, SessionRecord, State, WallTime};
+use cluster::ownership::{Away, Binding, Decision, Limits, Output, Ownership, Refusal};
+use cluster::{Claim, Created, Hello, Node, NodeId, SessionRecord, State, WallTime};
 use uuid::Uuid;
 
 use crate::engine::{Command, Engine, Mutation, Reply};
@@ -89,6 +89,14 @@ struct Request {
     session: Uuid,
     attempts: u32,
     is_last: bool,
+    /// Whether another principal sent it.
+    is_foreign: bool,
+}
+
+impl Request {
+    fn binding(&self) -> Binding {
+        Binding::new("files", if self.is_foreign { "mallory" } else { "alice" })
+    }
 }
 
 pub(crate) struct World {
@@ -282,6 +290,7 @@ impl World {
                     session,
                     attempts: 0,
                     is_last,
+                    is_foreign: !is_last && self.random.below(10) == 0,
                 };
                 self.requests.insert(request, known);
                 self.tell_after(Duration::ZERO, at, Fact::Request(request));
@@ -382,14 +391,18 @@ impl World {
             }
             Fact::Request(request) => {
                 replica.undecided.insert(request);
-                let session = self.requests[&request].session;
-                replica.machine.handle_request(request, session);
+                let known = &self.requests[&request];
+                replica
+                    .machine
+                    .handle_request(request, known.session, known.binding());
             }
             Fact::Peer { request, epoch, from } => {
                 replica.undecided.insert(request);
-                let session = self.requests[&request].session;
+                let known = &self.requests[&request];
                 self.proxied.insert((at, request), from);
-                replica.machine.handle_peer_request(request, session, epoch);
+                replica
+                    .machine
+                    .handle_peer_request(request, known.session, epoch, known.binding());
             }
             Fact::NotOwner(request) => {
                 let known = self.requests.get_mut(&request).unwrap();
@@ -397,17 +410,22 @@ impl World {
                 replica.undecided.insert(request);
                 replica
                     .machine
-                    .handle_not_owner(request, known.session, known.attempts);
+                    .handle_not_owner(request, known.session, known.binding(), known.attempts);
             }
             Fact::NotSent(request, node) => {
                 let known = self.requests.get_mut(&request).unwrap();
                 known.attempts += 1;
                 replica.undecided.insert(request);
+                let binding = known.binding();
                 replica
                     .machine
-                    .handle_not_sent(request, known.session, &node, known.attempts);
+                    .handle_not_sent(request, known.session, binding, &node, known.attempts);
             }
-            Fact::Release(session) => replica.machine.handle_hand_over(session),
+            Fact::Release(session) => {
+                if let Some(record) = replica.records.remove(&session) {
+                    replica.machine.handle_hand_over(session, record.epoch);
+                }
+            }
             Fact::TouchAll => {
                 let claims = replica.records.values().filter_map(SessionRecord::claim);
                 for claim in claims.collect::<Vec<_>>() {
@@ -461,9 +479,10 @@ impl World {
                     let written = created.map(drop);
                     let is_acknowledged = self.sessions.entry(record.session).or_default();
                     *is_acknowledged |= written.is_ok();
+                    let binding = Binding::new(&record.destination, &record.principal);
                     replica
                         .machine
-                        .handle_opened(record.session, record.epoch, began, written);
+                        .handle_opened(record.session, record.epoch, binding, began, written);
                     replica.records.insert(record.session, record);
                 } else {
                     let written = created;
@@ -483,13 +502,9 @@ impl World {
                 }
             }
             Command::Release(claim) => {
-                let released = reply.map(|reply| match reply {
-                    Reply::Released(released) => released,
-                    other => panic!("{other:?}"),
-                });
                 replica
                     .machine
-                    .handle_released(claim.session, claim.epoch, released);
+                    .handle_ended(claim.session, claim.epoch, reply.map(drop));
             }
         }
     }
@@ -504,7 +519,7 @@ impl World {
                 Output::Join => self.send(at, Command::Join(node), false),
                 Output::Renew => self.send(at, Command::Renew(node.id), false),
                 Output::LookUp(session) => self.send(at, Command::LookUp(session), false),
-                Output::TakeOver { session, seen } => {
+                Output::TakeOver { session, seen, .. } => {
                     let by = node.id;
                     self.send(at, Command::TakeOver { session, seen, by }, false);
                 }
@@ -514,10 +529,15 @@ impl World {
                     self.send(at, Command::Create(record), false);
                 }
                 Output::Release { session, epoch } => {
-                    let claim = replica.records[&session].claim().unwrap();
-                    assert_eq!(claim.epoch, epoch, "the record is that of the claim");
+                    let owner = node.id;
+                    let claim = Claim {
+                        session,
+                        owner,
+                        epoch,
+                    };
                     self.send(at, Command::Release(claim), false);
                 }
+                Output::Remove { session, .. } => panic!("no client ends {session}"),
                 Output::Restore(record) => {
                     replica.records.insert(record.session, *record);
                 }
@@ -548,6 +568,10 @@ impl World {
         let session = self.requests[&request].session;
         let is_last = self.requests[&request].is_last;
         match decision {
+            Decision::Serve(_) if self.requests[&request].is_foreign => self
+                .judge
+                .violations
+                .push(format!("{at} serves {session} for another principal")),
             Decision::Serve(epoch) => {
                 if !self.replicas[at].records.contains_key(&session) {
                     self.judge
@@ -686,6 +710,7 @@ fn replica(at: usize, random: &mut Random, now: Duration) -> Replica {
         id: NodeId::new(&name, incarnation).unwrap(),
         address: Some(format!("{name}:3001")),
         program: "0.1.0".to_owned(),
+        is_draining: false,
     };
     // Clocks differ by minutes, and nothing may depend on it.
     let skew = Duration::from_secs(60 * at as u64);

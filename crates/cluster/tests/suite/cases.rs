@@ -24,6 +24,7 @@ pub(crate) fn node(name: &str) -> Node {
         id: NodeId::generate(name).unwrap(),
         address: Some(format!("{name}.example:3001")),
         program: "0.1.0".to_owned(),
+        is_draining: false,
     }
 }
 

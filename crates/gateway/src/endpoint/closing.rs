@@ -55,6 +55,8 @@ pub(super) enum SessionEnd {
     Final,
     /// Its record stays: another process, or the next endpoint of this name, may restore it.
     HandedOver,
+    /// Another replica has it, and its record.
+    Superseded,
 }
 
 /// The destinations that a reload has removed or replaced, while they come to their end: the one

@@ -14,25 +14,45 @@ use protocol::version::Version;
 use uuid::Uuid;
 
 use super::{Endpoint, SessionUse};
+use crate::fleet::{Fleet, Place, Wanted};
 use crate::guard::limits::Permit;
 use crate::reply::Refusal;
 use crate::session_handle::SessionHandle;
-use crate::session_store::{self, SessionStore};
+use crate::session_store::{self, RecordHandle};
+
+/// How often a session is looked for that was lost between its take-over and its restoration.
+const MAX_ATTEMPTS: usize = 3;
 
 impl Endpoint {
-    /// Returns the records of sessions, if sessions outlive this process.
-    pub(crate) fn session_store(&self) -> Option<&Arc<SessionStore>> {
-        self.shared.session_store.as_ref()
+    /// Returns the sessions of this process among all, if sessions outlive this process.
+    pub(crate) fn fleet(&self) -> Option<&Arc<Fleet>> {
+        self.shared.fleet.as_ref()
     }
 
     /// Lets a session that was opened here outlive this process, where sessions do. The caller
-    /// writes its record with the returned claim.
-    pub(crate) fn keep(&self, handle: &SessionHandle, hello: &record::Hello) -> Option<Claim> {
-        let store = self.session_store()?;
-        let claim = store.new_claim(Uuid::parse_str(handle.id()).ok()?);
-        let is_implicit = matches!(hello, record::Hello::Implicit(_));
-        handle.keep(store.handle(claim.clone(), is_implicit));
-        Some(claim)
+    /// writes the returned record before it shows the session's id.
+    pub(crate) fn keep(&self, handle: &SessionHandle, hello: record::Hello) -> Option<SessionRecord> {
+        let fleet = self.fleet()?;
+        let claim = fleet.new_claim(Uuid::parse_str(handle.id()).ok()?);
+        let record = session_store::new_record(&claim, &self.name, handle.principal(), hello);
+        handle.keep(record_handle(fleet, claim, &record));
+        Some(record)
+    }
+
+    /// Writes the record of a new session, where sessions have one. A session without its record is
+    /// closed.
+    pub(crate) async fn write_record(
+        &self,
+        handle: &Arc<SessionHandle>,
+        record: Option<SessionRecord>,
+    ) -> Result<(), Refusal> {
+        let (Some(fleet), Some(record)) = (self.fleet(), record) else {
+            return Ok(());
+        };
+        fleet.open(record).await.map_err(|error| {
+            self.close(handle);
+            unavailable(&error)
+        })
     }
 
     /// Restores the session with this id, if it is this principal's. `permit` counts it among the
@@ -46,8 +66,8 @@ impl Endpoint {
         headers: &HeaderMap,
         permit: impl FnOnce() -> Result<Permit, Refusal>,
     ) -> Result<Arc<SessionHandle>, Refusal> {
-        let store = self.session_store().ok_or(Refusal::UnknownSession)?;
-        let _turn = store.turn(id).await;
+        let fleet = self.fleet().ok_or(Refusal::UnknownSession)?;
+        let _turn = fleet.store().turn(id).await;
         if let Some((found, handle)) = self.session_for(SessionUse::FollowUp, id, principal) {
             // While an endpoint drains after a reload, its sessions are not restored beside it.
             let is_here = Arc::ptr_eq(&found, self);
@@ -59,41 +79,57 @@ impl Endpoint {
             return Err(Refusal::UnknownSession);
         }
         let permit = permit()?;
-        let record = self.claim_record(store, id, principal).await?;
-        let handle = self.enter_restored(store, *record, principal, headers)?;
+        let record = self.take_record(fleet, id, principal).await?;
+        let epoch = record.epoch;
+        let restored = self.enter_restored(fleet, *record, principal, headers);
+        let handle = restored.inspect_err(|_| fleet.abandon(id, epoch))?;
         handle.hold(permit);
         Ok(handle)
     }
 
     /// Ends a session that is open nowhere, if it is this principal's. Nothing is started for it.
     pub(crate) async fn end_recorded(&self, id: Uuid, principal: &Principal) -> Result<(), Refusal> {
-        let store = self.session_store().ok_or(Refusal::UnknownSession)?;
-        let _turn = store.turn(id).await;
-        let record = self.claim_record(store, id, principal).await?;
+        let fleet = self.fleet().ok_or(Refusal::UnknownSession)?;
+        let _turn = fleet.store().turn(id).await;
+        let record = self.take_record(fleet, id, principal).await?;
         let claim = record.claim().ok_or(Refusal::UnknownSession)?;
-        let removed = store.remove(&claim).await;
-        removed.map_err(|error| unavailable(&error))
+        fleet.close(&claim);
+        match fleet.store().written(&claim).await {
+            true => Ok(()),
+            false => Err(Refusal::RegistryUnavailable),
+        }
     }
 
-    async fn claim_record(
+    /// Returns the record of a session that this process has taken over, or takes over now.
+    async fn take_record(
         &self,
-        store: &SessionStore,
+        fleet: &Fleet,
         id: Uuid,
         principal: &Principal,
     ) -> Result<Box<SessionRecord>, Refusal> {
-        let suits = |record: &SessionRecord| {
-            record.destination == *self.name && record.principal == principal.as_str()
+        let wanted = Wanted {
+            destination: &self.name,
+            principal: principal.as_str(),
         };
-        match store.claim(id, suits).await {
-            Ok(Some(record)) => Ok(record),
-            Ok(None) => Err(Refusal::UnknownSession),
-            Err(error) => Err(unavailable(&error)),
+        for _ in 0..MAX_ATTEMPTS {
+            if let Some(record) = fleet.take_record(id, wanted) {
+                return Ok(record);
+            }
+            match fleet.place(id, wanted).await {
+                // Its record waits, unless the session was lost again meanwhile.
+                Place::Here => {}
+                Place::Nowhere => return Err(Refusal::UnknownSession),
+                Place::There { .. } | Place::NotOwner(_) | Place::Refused(_) => {
+                    return Err(Refusal::RegistryUnavailable);
+                }
+            }
         }
+        Err(Refusal::RegistryUnavailable)
     }
 
     fn enter_restored(
         &self,
-        store: &Arc<SessionStore>,
+        fleet: &Arc<Fleet>,
         record: SessionRecord,
         principal: &Principal,
         headers: &HeaderMap,
@@ -110,24 +146,35 @@ impl Endpoint {
             ),
             Hello::Implicit(_) => (None, None),
         };
-        let is_implicit = matches!(hello, Hello::Implicit(_));
         let client = Arc::new(Client::declaring(principal.clone(), declared, info));
         let key = self.new_session_key();
         let instance = self.instance_for(Some(key), &client, headers)?;
         let restored = Restored {
             hello,
-            state: session_store::session_state(record.state),
+            state: session_store::session_state(record.state.clone()),
             epoch: claim.epoch,
         };
         let (limits, now) = (self.session_limits(), self.shared.clock.now());
         let (session, ask) = Session::restore(key, client, limits, now, restored);
         let handle = self.new_handle(claim.session, session, &instance, None);
-        handle.keep(store.handle(claim, is_implicit));
+        handle.keep(record_handle(fleet, claim.clone(), &record));
         self.present(&handle, &instance, ask)?;
+        // Another replica may have taken it over before it could be found here.
+        if !fleet.holds(&claim) {
+            self.drop_copy(claim.session, claim.epoch);
+            return Err(Refusal::RegistryUnavailable);
+        }
         self.metrics.sessions_restored.fetch_add(1, Ordering::Relaxed);
         tracing::info!(destination = %self.name, session = %handle.hash().as_str(), "session restored");
         Ok(handle)
     }
+}
+
+/// Returns the handle of a record. It keeps the whole record where an engine may lose it.
+fn record_handle(fleet: &Fleet, claim: Claim, record: &SessionRecord) -> RecordHandle {
+    let is_implicit = matches!(record.hello, record::Hello::Implicit(_));
+    let kept = fleet.has_peers().then(|| record.clone());
+    fleet.store().handle(claim, is_implicit, kept)
 }
 
 fn hello_of(record: &SessionRecord) -> Option<Hello> {
@@ -141,7 +188,7 @@ fn hello_of(record: &SessionRecord) -> Option<Hello> {
 }
 
 /// Reports once what clients are not shown.
-pub(crate) fn unavailable(error: &dyn std::error::Error) -> Refusal {
+fn unavailable(error: &dyn std::error::Error) -> Refusal {
     tracing::warn!(%error, "the record of a session cannot be read or written");
     Refusal::RegistryUnavailable
 }

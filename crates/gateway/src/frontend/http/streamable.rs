@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
 use cluster::record;
-use cluster::registry::Claim;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method, Response, StatusCode};
 use protocol::client_face::legacy::{self, Classified};
@@ -17,7 +16,7 @@ use protocol::version::{SessionStyle, Version};
 
 use super::{RefusedRequest, RequestContext, refuse_message};
 use crate::audit::SessionHash;
-use crate::endpoint::{self, Endpoint, SessionOpen, SessionUse};
+use crate::endpoint::{Endpoint, SessionOpen, SessionUse};
 use crate::fault_injection;
 use crate::frontend::body::{Body, Events};
 use crate::frontend::head::{Head, Revision};
@@ -191,13 +190,13 @@ impl RequestContext<'_> {
         };
         let (handle, call) = self.destination.open(self.principal(), headers, opening)?;
         handle.hold(place);
-        let claim = self.destination.keep(&handle, &hello);
+        let record = self.destination.keep(&handle, hello);
         let (acceptance, _handshake) = match call {
             // A handshake is over when it is answered, here.
             Some(call) => (Acceptance::Call(call), Some(permit)),
             None => {
                 // Before the call runs: its answer could not be taken back.
-                self.write_record(&handle, claim.as_ref(), &hello).await?;
+                self.destination.write_record(&handle, record.clone()).await?;
                 let taken = handle.take(message.clone(), accepts, Some(permit));
                 let acceptance = taken.map_err(|refusal| {
                     self.destination.close(&handle);
@@ -216,32 +215,13 @@ impl RequestContext<'_> {
             .await;
         if call.is_some()
             && response.headers().contains_key(SESSION_ID)
-            && let Err(refusal) = self.write_record(&handle, claim.as_ref(), &hello).await
+            && let Err(refusal) = self.destination.write_record(&handle, record).await
         {
             // The handshake itself has been recorded, so that this is no further refusal for the
             // audit.
             return Ok(refusal.respond(message.raw(Member::Id)));
         }
         Ok(response)
-    }
-
-    /// Writes the record of a new session, where sessions have one. A session without its record is
-    /// closed.
-    async fn write_record(
-        &self,
-        handle: &Arc<SessionHandle>,
-        claim: Option<&Claim>,
-        hello: &record::Hello,
-    ) -> Result<(), Refusal> {
-        let (Some(store), Some(claim)) = (self.destination.session_store(), claim) else {
-            return Ok(());
-        };
-        let (destination, principal) = (&self.destination.name, handle.principal());
-        let written = store.create(claim, destination, principal, hello.clone()).await;
-        written.map_err(|error| {
-            self.destination.close(handle);
-            endpoint::unavailable(&error)
-        })
     }
 
     /// Waits for the response to a message. `spare_headers` is an empty map for its headers. A
@@ -341,7 +321,7 @@ impl RequestContext<'_> {
 
     /// Returns whether a session may be restored for a request that was refused.
     pub(super) fn may_restore(&self, refusal: &Refusal) -> bool {
-        *refusal == Refusal::UnknownSession && self.destination.session_store().is_some()
+        *refusal == Refusal::UnknownSession && self.destination.fleet().is_some()
     }
 
     /// Restores the session that a request names.
