@@ -83,6 +83,13 @@ impl RedisSettings {
     }
 }
 
+impl RedisSettings {
+    /// Returns what is wrong with the URL, without a connection.
+    pub fn check_url(&self) -> Result<(), ConnectError> {
+        connect::client(self).map(drop)
+    }
+}
+
 impl fmt::Debug for RedisSettings {
     /// Leaves out the URL, which may hold a password.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

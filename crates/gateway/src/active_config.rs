@@ -13,7 +13,9 @@ use crate::clock::Clock;
 use crate::endpoint::{Endpoint, SharedState};
 use crate::guard::Guard;
 use crate::guard::origin::OriginGuard;
-use crate::settings::{self, AuditSettings, BackendSpec, LimitSettings, PublicUrl, RemoteSpec, Settings};
+use crate::settings::{
+    self, AuditSettings, BackendSpec, ClusterSettings, LimitSettings, PublicUrl, RemoteSpec, Settings,
+};
 use crate::tls::TlsError;
 
 /// Everything about a gateway that a reload may change.
@@ -126,6 +128,7 @@ pub(crate) struct StartupConfig {
     limits: LimitSettings,
     metrics: bool,
     state_dir: Option<PathBuf>,
+    cluster: Option<ClusterSettings>,
     threads: NonZeroUsize,
 }
 
@@ -138,6 +141,7 @@ impl StartupConfig {
             limits: settings.limits.clone(),
             metrics: settings.metrics,
             state_dir: settings.state_dir.clone(),
+            cluster: settings.cluster.clone(),
             threads: settings.threads,
         }
     }
@@ -152,6 +156,7 @@ impl StartupConfig {
             ("limits", self.limits != other.limits),
             ("metrics", self.metrics != other.metrics),
             ("state_dir", self.state_dir != other.state_dir),
+            ("cluster", self.cluster != other.cluster),
             ("threads", self.threads != other.threads),
         ];
         let names = changed.iter().filter(|(_, changed)| *changed);

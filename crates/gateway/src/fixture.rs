@@ -10,8 +10,8 @@ use crate::endpoint::Endpoint;
 use crate::gateway::Gateway;
 use crate::settings::{
     self, AuditSettings, AuditSink, AuthSettings, BackendSpec, Capabilities, EraChoice, LimitSettings,
-    OnAuditFailure, Outages, RemoteSpec, Retry, Settings, Sharing, SharingRules, Show, SignIn, ToolPolicy,
-    Transport,
+    OnAuditFailure, Outages, Placement, RemoteSpec, Retry, Settings, Sharing, SharingRules, Show, SignIn,
+    ToolPolicy, Transport,
 };
 
 const NAME: &str = "demo";
@@ -46,6 +46,7 @@ pub(crate) fn settings() -> Settings {
         show: Show::Both,
         roots: Vec::new(),
         legacy_sse: false,
+        placement: Placement::Replica,
         tools: ToolPolicy::default(),
     };
     Settings {
@@ -58,6 +59,7 @@ pub(crate) fn settings() -> Settings {
         session_idle: Duration::from_secs(60),
         drain: Duration::from_secs(1),
         state_dir: None,
+        cluster: None,
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
         public_url: None,

@@ -14,12 +14,14 @@ use http::HeaderName;
 use url::Url;
 
 mod auth;
+mod cluster;
 mod limits;
 
 pub use auth::{
     AuthSettings, IssuerUrl, JwtSettings, KeysUrl, Network, OpenPath, ProxySettings, PublicUrl, Scope,
     ScopedUse, SignatureAlgorithm, StaticToken, TokenHash, TokenName,
 };
+pub use cluster::{ClusterSettings, Placement};
 pub use limits::LimitSettings;
 pub use protocol::negotiation::EraChoice;
 pub use protocol::placement::{DeclaredCapabilities as Capabilities, Sharing};
@@ -68,6 +70,8 @@ pub struct Settings {
     pub drain: Duration,
     /// Holds what a restart must find again. Without it nothing is written.
     pub state_dir: Option<PathBuf>,
+    /// The fleet that this replica belongs to.
+    pub cluster: Option<ClusterSettings>,
     /// Host names (without port) that requests may name besides loopback ones and the listen
     /// address.
     pub allowed_hosts: Vec<String>,
@@ -146,6 +150,8 @@ pub struct Destination {
     /// Clients of the old transport (HTTP with SSE) are served at `/{name}/sse` and
     /// `/{name}/message`.
     pub legacy_sse: bool,
+    /// Where in a fleet its instances run.
+    pub placement: Placement,
     /// Which of its tools clients may see and call.
     pub tools: ToolPolicy,
 }

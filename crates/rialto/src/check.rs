@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use gateway::settings::{BackendSpec, Settings};
+use cluster::{ClusterKey, RedisRegistry, RedisSettings};
+use gateway::settings::{BackendSpec, ClusterSettings, Settings};
 use gateway::{Gateway, Probe, StartError, StateDir, escape};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -56,6 +57,13 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
     {
         return serve::cannot_start(error.into());
     }
+    // Looked at as well: a check joins no fleet.
+    let cluster = settings.cluster.take();
+    if let Some(cluster) = &cluster
+        && let Err((code, error)) = check_cluster(cluster).await
+    {
+        return fail(code, &error);
+    }
     if let Err(error) = serve::bind(settings.listen) {
         let taken = error.kind() == std::io::ErrorKind::AddrInUse;
         if !taken || !is_gateway(&settings).await {
@@ -68,6 +76,14 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
             "a gateway runs at {} already; SIGHUP makes it reload the file",
             settings.listen
         ));
+    } else if let Some(cluster) = &cluster
+        && let Err(error) = serve::bind(cluster.listen)
+    {
+        let error = format!(
+            "cannot listen on {} for the other replicas: {error}; choose another address with `cluster.listen`",
+            cluster.listen
+        );
+        return fail(exit::CANNOT_LISTEN, &error);
     }
     if let Some(jwt) = &settings.auth.jwt
         && let Err(error) = find(jwt.keys_host()).await
@@ -93,6 +109,20 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
     } else {
         ExitCode::from(exit::FAILED)
     }
+}
+
+/// Checks the key of a fleet and its engine. An error has the exit code.
+async fn check_cluster(cluster: &ClusterSettings) -> Result<(), (u8, String)> {
+    ClusterKey::read(&cluster.key_file)
+        .map_err(|error| (exit::CONFIGURATION, format!("cluster.key_file: {error}")))?;
+    let engine = RedisSettings {
+        prefix: cluster.prefix.clone(),
+        ..RedisSettings::new(&cluster.url)
+    };
+    RedisRegistry::connect(&engine)
+        .await
+        .map(drop)
+        .map_err(|error| (exit::FAILED, format!("cluster.url: {error}")))
 }
 
 /// Something to know that does not fail the check.

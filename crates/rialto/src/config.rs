@@ -5,6 +5,7 @@
 //! does not look for programs on the path and starts nothing.
 
 mod auth;
+mod cluster;
 mod command_line;
 pub(crate) mod connection;
 mod destination;
@@ -273,6 +274,7 @@ fn complete(
                 session_idle: globals.session_idle,
                 drain: globals.drain,
                 state_dir: globals.state_dir,
+                cluster: globals.cluster,
                 allowed_hosts: globals.allowed_hosts,
                 allowed_origins: globals.allowed_origins,
                 public_url: globals.public_url,

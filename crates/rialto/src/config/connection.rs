@@ -263,6 +263,7 @@ fn alone(destination: Destination) -> Settings {
         drain: Duration::ZERO,
         // There is one process, and no session outlives it.
         state_dir: None,
+        cluster: None,
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
         limits: LimitSettings::default(),

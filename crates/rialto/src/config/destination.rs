@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gateway::settings::{
-    BackendSpec, Capabilities, Destination, EraChoice, Glob, Inherits, ProcessSpec, Secret, Sharing,
-    SharingRules, Show, Start, ToolPolicy, Transport,
+    BackendSpec, Capabilities, Destination, EraChoice, Glob, Inherits, Placement, ProcessSpec, Secret,
+    Sharing, SharingRules, Show, Start, ToolPolicy, Transport,
 };
 
 use super::reader::{Fields, Given};
@@ -147,6 +147,12 @@ pub(super) fn read(
     let show = fields
         .choice("show", &[("both", Show::Both), ("native", Show::Native)])
         .unwrap_or(Show::Both);
+    let placement = fields
+        .choice(
+            "placement",
+            &[("replica", Placement::Replica), ("one", Placement::One)],
+        )
+        .unwrap_or_default();
     let roots = roots(&mut fields);
     let tools = tools(&mut fields);
     let request_timeout = fields.parsed("request_timeout", quantity::time_or_off);
@@ -187,6 +193,7 @@ pub(super) fn read(
         show,
         roots,
         legacy_sse,
+        placement,
         tools,
     })
 }
@@ -263,6 +270,7 @@ pub(super) fn in_front_of(
         show: Show::Both,
         roots: Vec::new(),
         legacy_sse: false,
+        placement: Placement::Replica,
         tools: ToolPolicy::default(),
     }
 }

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gateway::settings::{
-    AuditSettings, AuditSink, AuthSettings, LimitSettings, OnAuditFailure, PublicUrl, Secret, TlsSettings,
+    AuditSettings, AuditSink, AuthSettings, ClusterSettings, LimitSettings, OnAuditFailure, PublicUrl,
+    Secret, TlsSettings,
 };
 
 use super::TraceSettings;
 use super::auth;
+use super::cluster;
 use super::destination::{Defaults, MAX_MESSAGE_BYTES};
 use super::environment::Environment;
 use super::interpolate::{Secrets, read_text};
@@ -43,6 +45,7 @@ pub(super) struct Globals {
     pub(super) session_idle: Duration,
     pub(super) drain: Duration,
     pub(super) state_dir: Option<PathBuf>,
+    pub(super) cluster: Option<ClusterSettings>,
     pub(super) allowed_hosts: Vec<String>,
     pub(super) allowed_origins: Vec<String>,
     pub(super) public_url: Option<PublicUrl>,
@@ -153,6 +156,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
     let listen = listen
         .and_then(|given| walk.parse(&given, quantity::listen))
         .unwrap_or(LISTEN);
+    let cluster = cluster::read(&mut layers, listen);
     auth::check_listen(
         walk,
         listen,
@@ -180,6 +184,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         session_idle: judged(session_idle, quantity::some_time, SESSION_IDLE),
         drain: judged(drain, quantity::duration, DRAIN),
         state_dir,
+        cluster,
         allowed_hosts: allowed_hosts
             .iter()
             .filter_map(|given| walk.parse(given, quantity::host))
@@ -345,7 +350,7 @@ fn tls(flags: &ServeFlags, layers: &mut Layers<'_, '_, '_>) -> Option<TlsSetting
 }
 
 /// Returns what a relative path starts from: a path in a file is meant from where the file is.
-fn beside(place: &Place, walk: &Walk<'_>) -> PathBuf {
+pub(super) fn beside(place: &Place, walk: &Walk<'_>) -> PathBuf {
     match place {
         Place::Field { .. } => walk.sources.base.clone(),
         Place::Flag(_) | Place::Variable(_) | Place::Socket | Place::File { .. } => PathBuf::new(),

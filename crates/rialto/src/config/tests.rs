@@ -10,8 +10,8 @@ mod sources;
 use std::time::Duration;
 
 use gateway::settings::{
-    AuditSink, BackendSpec, Capabilities, OnAuditFailure, ProcessSpec, RemoteSpec, Retry, Secret, Sharing,
-    SignIn, Start, Transport,
+    AuditSink, BackendSpec, Capabilities, OnAuditFailure, Placement, ProcessSpec, RemoteSpec, Retry, Secret,
+    Sharing, SignIn, Start, Transport,
 };
 
 use super::*;
@@ -197,6 +197,7 @@ allowed_hosts: [mcp.example.com, Other.example.com]
 allowed_origins: https://app.example.com
 audit: { sink: logs/audit.jsonl, bodies: true, on_failure: refuse, chain: true }
 tls: { cert: tls/cert.pem, key: /keys/key.pem }
+cluster: { url: 'rediss://u:geheim@valkey.internal:6379/1', key_file: cluster.key, listen: 0.0.0.0:3001, advertise: 10.0.0.5:3001, prefix: blue, name: replica-1 }
 destinations:
   a:
     command: [my prog, 'x y', 5]
@@ -218,6 +219,7 @@ destinations:
     command: cat
     args: ['-u']
     start: lazy
+    placement: one
 ";
     let loaded = load(text).expect("loads");
     let settings = &loaded.settings;
@@ -279,6 +281,18 @@ destinations:
     assert_eq!(instances.capabilities, Capabilities::Union);
     assert_eq!(b.argv, ["cat", "-u"]);
     assert_eq!(b.start, Start::Lazy);
+    let placements: Vec<Placement> = settings.destinations.iter().map(|one| one.placement).collect();
+    assert_eq!(placements, [Placement::Replica, Placement::One]);
+    let cluster = settings.cluster.as_ref().expect("a fleet was named");
+    assert_eq!(cluster.url, "rediss://u:geheim@valkey.internal:6379/1");
+    assert_eq!(cluster.key_file, Path::new("/base/cluster.key"));
+    assert_eq!(cluster.listen.to_string(), "0.0.0.0:3001");
+    assert_eq!(cluster.advertise, "10.0.0.5:3001");
+    assert_eq!(
+        (cluster.prefix.as_str(), cluster.name.as_str()),
+        ("blue", "replica-1")
+    );
+    assert!(!format!("{loaded:?}").contains("geheim"));
 }
 
 #[test]
@@ -353,6 +367,57 @@ fn every_error_in_a_global_key_names_file_line_field_and_the_fix() {
         ("secrets_file: no/such.yml", "secrets_file", "cannot be read"),
         ("destination: {}", "destination", "did you mean `destinations`"),
         ("port: 80", "port", "did you mean `listen`"),
+        ("cluster: redis://127.0.0.1", "cluster", "must be a map"),
+        (
+            "cluster: { key_file: k, listen: ':1' }",
+            "cluster",
+            "`cluster.url` is missing",
+        ),
+        (
+            "cluster: { url: 'redis://h', listen: ':1' }",
+            "cluster",
+            "rialto cluster key",
+        ),
+        (
+            "cluster: { url: 'redis://h', key_file: k }",
+            "cluster",
+            "`cluster.listen` is missing",
+        ),
+        (
+            "cluster: { url: 'http://h', key_file: k, listen: ':1' }",
+            "cluster.url",
+            "use redis://HOST:PORT",
+        ),
+        (
+            "cluster: { url: 'redis://h', key_file: k, listen: '0.0.0.0:1' }",
+            "cluster.listen",
+            "set `cluster.advertise`",
+        ),
+        (
+            "cluster: { url: 'redis://h', key_file: k, listen: ':3000' }",
+            "cluster.listen",
+            "choose another port",
+        ),
+        (
+            "cluster: { url: 'redis://h', key_file: k, listen: ':1', advertise: here }",
+            "cluster.advertise",
+            "HOST:PORT",
+        ),
+        (
+            "cluster: { url: 'redis://h', key_file: k, listen: ':1', prefix: '*' }",
+            "cluster.prefix",
+            "such as rialto",
+        ),
+        (
+            "cluster: { url: 'redis://h', key_file: k, listen: ':1', name: a/b }",
+            "cluster.name",
+            "letters, digits",
+        ),
+        (
+            "cluster: { url: 'redis://h', key_file: k, listen: ':1', nmae: x }",
+            "cluster.nmae",
+            "did you mean `cluster.name`",
+        ),
     ] {
         let found = problems(&format!("{line}\n{rest}"));
         let [problem] = found.as_slice() else {

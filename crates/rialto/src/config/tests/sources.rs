@@ -424,3 +424,60 @@ fn how_to_log_is_known_before_the_settings() {
         "{error}"
     );
 }
+
+#[test]
+fn fleet_comes_from_the_file_or_from_variables_and_there_is_none_by_default() {
+    let plain = destination_file(&["command: cat"]);
+    let file = format!("cluster: {{ url: 'redis://file', key_file: file.key, listen: ':0' }}\n{plain}");
+    let seen = |text: &str, environment: &Environment| {
+        let loaded = load_with(text, &ServeFlags::default(), environment).expect("loads");
+        loaded.settings.cluster
+    };
+    assert_eq!(seen(&plain, &Environment::default()), None);
+    let of_file = seen(&file, &environment([("HOSTNAME", "host (1)")])).expect("a fleet");
+    assert_eq!(of_file.url, "redis://file");
+    assert_eq!(of_file.key_file, Path::new("/base/file.key"));
+    assert_eq!(of_file.advertise, "127.0.0.1:0");
+    assert_eq!(
+        (of_file.prefix.as_str(), of_file.name.as_str()),
+        ("rialto", "host--1-")
+    );
+    let variables = environment([
+        ("RIALTO_CLUSTER_URL", "redis://variable"),
+        ("RIALTO_CLUSTER_KEY_FILE", "variable.key"),
+        ("RIALTO_CLUSTER_LISTEN", "0.0.0.0:3001"),
+        ("RIALTO_CLUSTER_ADVERTISE", "10.0.0.5:3001"),
+        ("RIALTO_CLUSTER_PREFIX", "green"),
+        ("RIALTO_CLUSTER_NAME", "pod-1"),
+    ]);
+    for text in [&plain, &file] {
+        let cluster = seen(text, &variables).expect("a fleet");
+        assert_eq!(cluster.url, "redis://variable");
+        assert_eq!(cluster.key_file, Path::new("variable.key"));
+        assert_eq!(cluster.listen.to_string(), "0.0.0.0:3001");
+        assert_eq!(cluster.advertise, "10.0.0.5:3001");
+        assert_eq!(
+            (cluster.prefix.as_str(), cluster.name.as_str()),
+            ("green", "pod-1")
+        );
+    }
+    let alone = environment([("RIALTO_CLUSTER_NAME", "pod-1")]);
+    let found = problems_with(&plain, &ServeFlags::default(), &alone);
+    assert_eq!(found.len(), 3, "{found:?}");
+    let missing = "environment variable RIALTO_CLUSTER_NAME: `cluster.url` is missing";
+    assert!(
+        found.iter().any(|problem| problem.starts_with(missing)),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn password_of_the_engine_is_in_no_message() {
+    let plain = destination_file(&["command: cat"]);
+    for url in ["http://u:geheim@host", "redis://u:geheim@host:port", "geheim"] {
+        let text = format!("cluster: {{ url: '{url}', key_file: k, listen: ':0' }}\n{plain}");
+        let found = problems(&text).join("\n");
+        assert!(found.contains("field `cluster.url`"), "{found}");
+        assert!(!found.contains("geheim"), "{found}");
+    }
+}
