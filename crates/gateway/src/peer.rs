@@ -3,7 +3,7 @@
 //!
 //! | Part | Module |
 //! |---|---|
-//! | what the sending replica vouches for: session, epoch, principal, client | [`forwarded`] |
+//! | what the sending replica vouches for: target, principal, client | [`forwarded`] |
 //! | one connection per peer, remade when it broke, and one stream per request | [`client`] |
 //! | one request: its body, its response, and what is known when it breaks | [`exchange`] |
 //! | the listener that other replicas reach, and the trait of what answers there | [`listener`] |
@@ -27,7 +27,7 @@ use std::time::Duration;
 
 pub use client::PeerClient;
 pub use exchange::{NotSent, Outcome, PeerBody, PeerBodyError, RequestBody};
-pub use forwarded::{Forwarded, ForwardedError};
+pub use forwarded::{Forwarded, ForwardedError, Target};
 pub use listener::{NotOwner, PeerHandler, PeerListener};
 
 /// The limits of connections between replicas.

@@ -23,19 +23,36 @@ const VERSION: &str = "1";
 /// How often a request may be sent on: once, from the replica that its client reached to the owner.
 pub const MAX_HOPS: u8 = 1;
 
-/// What is known about a request that a replica sends to the owner of its session.
+/// Why a request is for the replica that receives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// It is for a session that the receiver owns, or takes over.
+    Session {
+        session: Uuid,
+        /// The epoch under which the registry named the receiver; 0 if it named no owner.
+        epoch: u64,
+    },
+    /// It is about something that lives in the receiver's process alone: a call that waits for its
+    /// client, a task, a stream of the old transport.
+    Node,
+    /// The receiver runs the one instance of the destination.
+    Placed,
+    /// The sender drains, so that the receiver opens what the request needs.
+    New,
+}
+
+/// What is known about a request that a replica sends to another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forwarded {
     /// The replica that sends it.
     pub from: NodeId,
     /// How often it was sent on before; 0 for a request that came from a client.
     pub hops: u8,
-    pub session: Uuid,
-    /// The epoch under which the registry named the receiver as owner.
-    pub epoch: u64,
+    pub target: Target,
     /// The principal, as the guard of the sending replica authenticated it.
     pub principal: String,
-    /// The address of the client, as the guard determined it behind proxies.
+    /// The other end of the connection that the request came on: a client, or a proxy before it.
+    /// The guard of the receiver decides by it, as if the connection were its own.
     pub client: Option<SocketAddr>,
     /// How long the client still waits. It is a duration, since clocks of replicas differ.
     pub deadline: Option<Duration>,
@@ -65,13 +82,16 @@ impl Forwarded {
         let hops = self.hops.saturating_add(1);
         let principal = URL_SAFE_NO_PAD.encode(&self.principal);
         // Writing to a string does not fail.
-        let _ = write!(
-            text,
-            "{VERSION}; from={}; hops={hops}; session={}; epoch={}; principal={principal}",
-            self.from,
-            self.session.as_simple(),
-            self.epoch,
-        );
+        let _ = write!(text, "{VERSION}; from={}; hops={hops}", self.from);
+        let _ = match &self.target {
+            Target::Session { session, epoch } => {
+                write!(text, "; session={}; epoch={epoch}", session.as_simple())
+            }
+            Target::Node => write!(text, "; for=node"),
+            Target::Placed => write!(text, "; for=placed"),
+            Target::New => write!(text, "; for=new"),
+        };
+        let _ = write!(text, "; principal={principal}");
         if let Some(client) = self.client {
             let _ = write!(text, "; client={client}");
         }
@@ -102,8 +122,18 @@ impl Forwarded {
         let mut parts = Parts(parts.peekable());
         let from = parts.required("from", |text| text.parse().ok())?;
         let hops: u8 = parts.required("hops", |text| text.parse().ok())?;
-        let session = parts.required("session", |text| Uuid::try_parse(text).ok())?;
-        let epoch = parts.required("epoch", |text| text.parse().ok())?;
+        let target = match parts.optional("session", |text| Uuid::try_parse(text).ok())? {
+            Some(session) => Target::Session {
+                session,
+                epoch: parts.required("epoch", |text| text.parse().ok())?,
+            },
+            None => parts.required("for", |text| match text {
+                "node" => Some(Target::Node),
+                "placed" => Some(Target::Placed),
+                "new" => Some(Target::New),
+                _ => None,
+            })?,
+        };
         let principal = parts.required("principal", |text| {
             String::from_utf8(URL_SAFE_NO_PAD.decode(text).ok()?).ok()
         })?;
@@ -118,8 +148,7 @@ impl Forwarded {
         Ok(Self {
             from,
             hops,
-            session,
-            epoch,
+            target,
             principal,
             client,
             deadline,
@@ -193,8 +222,10 @@ mod tests {
         Forwarded {
             from: NodeId::new("replica-1", Uuid::from_u128(7)).unwrap(),
             hops: 0,
-            session: Uuid::from_u128(12),
-            epoch: 3,
+            target: Target::Session {
+                session: Uuid::from_u128(12),
+                epoch: 3,
+            },
             principal: "Ärger; epoch=9".to_owned(),
             client: Some("[2001:db8::1]:443".parse().unwrap()),
             deadline: Some(Duration::from_millis(1500)),
@@ -215,7 +246,11 @@ mod tests {
             principal: String::new(),
             ..forwarded()
         };
-        for sent in [forwarded(), smallest] {
+        let others = [Target::Node, Target::Placed, Target::New].map(|target| Forwarded {
+            target,
+            ..forwarded()
+        });
+        for sent in [forwarded(), smallest].into_iter().chain(others) {
             let mut headers = written(&sent);
             let received = Forwarded::take_from(&mut headers).unwrap();
             assert_eq!(received, Forwarded { hops: 1, ..sent });
@@ -272,6 +307,11 @@ mod tests {
             take(&good.replace("; epoch=3", "")),
             ForwardedError::Part("epoch")
         );
+        let session = format!("session={}", Uuid::from_u128(12).as_simple());
+        for other in ["", "for=all; ", "for=node; "] {
+            let text = good.replace(&format!("{session}; "), other);
+            assert!(matches!(take(&text), ForwardedError::Part("for" | "principal")));
+        }
         assert_eq!(
             take(&good.replace("principal=", "principal=!")),
             ForwardedError::Part("principal")

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::key::ClusterKey;
-use gateway::peer::{NotOwner, NotSent, Outcome, PeerLimits};
+use gateway::peer::{NotOwner, NotSent, Outcome, PeerLimits, Target};
 use http::{Response, StatusCode};
 use http_body_util::BodyExt as _;
 use testkit::{PATIENCE, wait_until};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
+use uuid::Uuid;
 
 use crate::fake_peer::{Break, FakePeer};
 use crate::relay::Relay;
@@ -318,7 +319,10 @@ async fn peer_that_answers_pings_may_be_silent_for_long() {
 async fn peer_that_does_not_own_the_session_names_its_epoch() {
     let key = ClusterKey::generate().unwrap();
     let owner = Owner::start(&key, limits(), |_, forwarded| async move {
-        let epoch = (forwarded.epoch > 1).then_some(forwarded.epoch);
+        let Target::Session { epoch, .. } = forwarded.target else {
+            return ok("no session");
+        };
+        let epoch = (epoch > 1).then_some(epoch);
         Err(NotOwner { epoch })
     })
     .await;
@@ -326,7 +330,10 @@ async fn peer_that_does_not_own_the_session_names_its_epoch() {
     let address = owner.address.to_string();
     for (sent, known) in [(1, None), (u64::MAX, Some(u64::MAX))] {
         let mut forwarded = proxy.forwarded();
-        forwarded.epoch = sent;
+        forwarded.target = Target::Session {
+            session: Uuid::from_u128(1),
+            epoch: sent,
+        };
         let outcome = proxy
             .client
             .send(&owner.node, &address, &forwarded, post("/", "{}"))

@@ -13,6 +13,7 @@ use cluster::key::{ClusterKey, PeerIdentity};
 use futures_util::stream;
 use gateway::peer::{
     Forwarded, NotOwner, Outcome, PeerBody, PeerClient, PeerHandler, PeerLimits, PeerListener, RequestBody,
+    Target,
 };
 use gateway::tasks;
 use http::{Request, Response, StatusCode};
@@ -128,8 +129,10 @@ impl Proxy {
         Forwarded {
             from: self.node.clone(),
             hops: 0,
-            session: Uuid::from_u128(1),
-            epoch: 1,
+            target: Target::Session {
+                session: Uuid::from_u128(1),
+                epoch: 1,
+            },
             principal: "alice".to_owned(),
             client: None,
             deadline: None,
