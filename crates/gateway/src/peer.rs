@@ -23,7 +23,12 @@ pub mod exchange;
 pub mod forwarded;
 pub mod listener;
 
-use std::time::Duration;
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, SystemTime};
+
+use cluster::NodeId;
+use cluster::key::{ClusterKey, KeyError, PeerIdentity};
+use parking_lot::Mutex;
 
 pub use client::PeerClient;
 pub use exchange::{NotSent, Outcome, PeerBody, PeerBodyError, RequestBody};
@@ -73,5 +78,67 @@ impl PeerLimits {
         const LARGEST: u32 = (1 << 31) - 1;
         let streams = u32::try_from(self.streams).unwrap_or(u32::MAX);
         streams.saturating_mul(self.stream_window).min(LARGEST)
+    }
+}
+
+/// What one run of a replica needs to reach the others, and to be reached.
+#[derive(Debug)]
+pub struct Peers {
+    client: PeerClient,
+    identity: PeerIdentity,
+    address: SocketAddr,
+    /// The socket for other replicas, until it is served.
+    listener: Mutex<Option<TcpListener>>,
+}
+
+/// Why a replica cannot be part of a fleet.
+#[derive(Debug, thiserror::Error)]
+pub enum PeersError {
+    #[error("cluster.listen: {address} cannot be used; choose another address or port")]
+    Listen {
+        address: SocketAddr,
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+impl Peers {
+    /// Binds the socket for other replicas (`cluster.listen`), and issues the certificate of this run.
+    pub fn open(key: &ClusterKey, node: &NodeId, listen: SocketAddr) -> Result<Self, PeersError> {
+        let unusable = |source| PeersError::Listen {
+            address: listen,
+            source,
+        };
+        let identity = key.issue(node, SystemTime::now())?;
+        let listener = TcpListener::bind(listen).map_err(unusable)?;
+        listener.set_nonblocking(true).map_err(unusable)?;
+        Ok(Self {
+            client: PeerClient::new(&identity, PeerLimits::default()),
+            address: listener.local_addr().map_err(unusable)?,
+            identity,
+            listener: Mutex::new(Some(listener)),
+        })
+    }
+
+    /// Returns the address that was bound.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the connections to other replicas.
+    #[must_use]
+    pub fn client(&self) -> &PeerClient {
+        &self.client
+    }
+
+    /// Returns the listener for other replicas, once.
+    pub fn listener(&self) -> Option<PeerListener> {
+        let socket = self.listener.lock().take()?;
+        let limits = PeerLimits::default();
+        PeerListener::from_std(socket, &self.identity, limits)
+            .inspect_err(|error| tracing::error!(%error, "cannot listen for other replicas"))
+            .ok()
     }
 }

@@ -73,6 +73,19 @@ impl PeerListener {
         })
     }
 
+    /// Listens on a socket that was bound before. It is in non-blocking mode.
+    pub fn from_std(
+        socket: std::net::TcpListener,
+        identity: &PeerIdentity,
+        limits: PeerLimits,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            socket: TcpListener::from_std(socket)?,
+            identity: identity.clone(),
+            limits,
+        })
+    }
+
     /// Returns the address that it listens on.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.socket.local_addr()
