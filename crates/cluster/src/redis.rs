@@ -24,6 +24,7 @@
 //!   such time for each [`TOUCHES_AT_ONCE`] sessions.
 
 mod connect;
+mod inspect;
 mod script;
 
 use std::fmt;
@@ -36,6 +37,7 @@ use tokio::sync::Mutex;
 use uuid::Uuid;
 
 pub use self::connect::ConnectError;
+pub use self::inspect::{EngineReport, SessionCount};
 
 use self::script::Scripts;
 use crate::error::RegistryError;

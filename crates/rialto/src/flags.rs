@@ -293,11 +293,25 @@ pub(crate) enum ClusterCommand {
     /// Create a cluster key, the secret that all replicas share, and print it
     #[command(after_help = examples::CLUSTER_KEY)]
     Key(ClusterKeyFlags),
+    /// Show the replicas of a fleet, their leases, and the engine that they share
+    #[command(after_help = examples::CLUSTER_STATUS)]
+    Status(ClusterStatusFlags),
 }
 
 /// `rialto cluster key`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct ClusterKeyFlags {}
+
+/// `rialto cluster status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub(crate) struct ClusterStatusFlags {
+    /// Read `cluster` from this file [env: RIALTO_CONFIG] [default: destinations.yml]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// `rialto warden`, which only Rialto itself calls.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

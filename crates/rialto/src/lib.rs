@@ -5,6 +5,7 @@ mod account;
 mod audit;
 mod check;
 mod cluster_key;
+mod cluster_status;
 pub mod config;
 mod connect;
 mod demo;
@@ -52,6 +53,7 @@ pub fn run() -> ExitCode {
         Invocation::Status(flags) => account::status(&flags, &environment),
         Invocation::Token(flags) => token::run(&flags),
         Invocation::Cluster(ClusterCommand::Key(_)) => cluster_key::run(),
+        Invocation::Cluster(ClusterCommand::Status(flags)) => cluster_status::run(&flags, &environment),
         Invocation::Warden(_) => warden(),
     }
 }

@@ -153,18 +153,33 @@ pub(super) fn client(settings: &RedisSettings) -> Result<Client, ConnectError> {
     client.map_err(wrong)
 }
 
+/// What the engine reports about itself.
+pub(super) struct Info(HashMap<String, String>);
+
+impl Info {
+    /// Asks the engine.
+    pub(super) async fn of(shared: &Shared) -> Result<Self, CommandError> {
+        let info: String = shared
+            .within(async |mut connection| ::redis::cmd("INFO").query_async(&mut connection).await)
+            .await?;
+        let members = info.lines().filter_map(|line| line.trim().split_once(':'));
+        let members = members.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Ok(Self(members.collect()))
+    }
+
+    /// Returns one member, such as `redis_version`.
+    pub(super) fn member(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+}
+
 /// Checks what the engine reports about itself.
 pub(super) async fn check(shared: &Shared) -> Result<(), ConnectError> {
     let address = address(shared);
-    let info: Result<String, CommandError> = shared
-        .within(async |mut connection| ::redis::cmd("INFO").query_async(&mut connection).await)
-        .await;
-    let info = info.map_err(|error| first_error(shared, &error))?;
-    let members: HashMap<&str, &str> = info
-        .lines()
-        .filter_map(|line| line.trim().split_once(':'))
-        .collect();
-    let member = |name: &str| members.get(name).copied();
+    let info = Info::of(shared)
+        .await
+        .map_err(|error| first_error(shared, &error))?;
+    let member = |name: &str| info.member(name);
     let Some(version) = member("redis_version") else {
         return Err(ConnectError::OtherProgram {
             address,

@@ -58,6 +58,14 @@ Examples:
 Copy the file to every replica, or mount it there as a secret, and name it in `cluster.key_file`.
 Replicas refuse a key file that other users can read.";
 
+pub(super) const CLUSTER_STATUS: &str = "\
+Examples:
+  rialto cluster status
+  rialto cluster status --config destinations.yml --json
+
+Exit code 0: the engine can be used, and a replica has a lease. 1: not so.
+2: the configuration has an error, or no `cluster`.";
+
 pub(super) const DEMO: &str = "\
 Examples:
   rialto demo-server

@@ -291,6 +291,13 @@ fn the_help_of_every_command_has_an_example_and_names_every_variable() {
         .expect_err("help")
         .to_string();
     assert!(key.contains("Examples:") && key.contains("umask 077"), "{key}");
+    let status = parsed(&["cluster", "status", "--help"])
+        .expect_err("help")
+        .to_string();
+    assert!(
+        status.contains("Examples:") && status.contains("--json"),
+        "{status}"
+    );
     let serve = parsed(&["serve", "--help"]).expect_err("help").to_string();
     for variable in [
         "RIALTO_CONFIG",
