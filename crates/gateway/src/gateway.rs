@@ -25,7 +25,9 @@ use crate::guard::limits::Limiter;
 use crate::guard::origin::OriginGuard;
 use crate::line_sink::LineSink;
 use crate::metrics::{DestinationMetrics, ListenerMetrics};
+use crate::peer::Peers;
 use crate::record::{RecordListener, Recorder};
+use crate::replica::{ClusterError, Replica};
 use crate::seal::Sealer;
 use crate::session_store::SessionStore;
 use crate::settings::{AuditSink, LimitSettings, Settings};
@@ -38,6 +40,8 @@ use crate::trace::SpanSink;
 /// How long an immediate end may take to write the last answers and records.
 const LAST_ANSWERS: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_secs(1);
+/// How often a replica that drains looks for sessions that it can hand over.
+const HAND_OVER_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Why a gateway cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +56,8 @@ pub enum StartError {
     StateDir(#[from] StateDirError),
     #[error(transparent)]
     Sessions(#[from] OpenError),
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
     /// Each destination, and why it cannot start.
     #[error("no destination could start")]
     NothingStarts(Vec<(String, String)>),
@@ -89,24 +95,62 @@ pub struct Gateway {
     /// There was a second signal.
     hurried: watch::Sender<bool>,
     connections: watch::Sender<usize>,
+    /// Requests that other replicas answer.
+    proxied: watch::Sender<usize>,
+    /// The way to the other replicas, with `cluster`.
+    #[expect(dead_code, reason = "requests that are passed on to another replica use it")]
+    pub(crate) peers: Option<Arc<Peers>>,
 }
 
 impl Gateway {
-    /// Makes a gateway from settings. `listen` is the address that was really bound.
+    /// Makes a gateway that serves, as a replica of its fleet if the settings name one.
+    pub async fn start(
+        settings: &Settings,
+        listen: SocketAddr,
+        launcher: Launcher,
+        environment: BTreeMap<String, String>,
+    ) -> Result<Arc<Self>, StartError> {
+        let replica = match &settings.cluster {
+            Some(cluster) => Some(Replica::connect(cluster).await?),
+            None => None,
+        };
+        Self::build(settings, listen, launcher, environment, replica)
+    }
+
+    /// Makes a gateway that is in no fleet. `listen` is the address that was really bound.
     pub fn new(
         settings: &Settings,
         listen: SocketAddr,
         launcher: Launcher,
         environment: BTreeMap<String, String>,
     ) -> Result<Arc<Self>, StartError> {
+        Self::build(settings, listen, launcher, environment, None)
+    }
+
+    fn build(
+        settings: &Settings,
+        listen: SocketAddr,
+        launcher: Launcher,
+        environment: BTreeMap<String, String>,
+        replica: Option<Replica>,
+    ) -> Result<Arc<Self>, StartError> {
         let clock = Clock::new();
         let tls = settings.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
         let state_dir = settings.state_dir.as_deref().map(StateDir::open).transpose()?;
-        let registry = state_dir.as_ref().map(open_registry).transpose()?;
-        let sealer = Arc::new(match &state_dir {
-            Some(state_dir) => Sealer::with_key(state_dir.key()?),
-            None => Sealer::default(),
+        let sealer = Arc::new(match (&replica, &state_dir) {
+            (Some(replica), _) => Sealer::with_key(*replica.key.sealing_key()),
+            (None, Some(state_dir)) => Sealer::with_key(state_dir.key()?),
+            (None, None) => Sealer::default(),
         });
+        let fleet = match (&replica, &state_dir) {
+            (Some(replica), _) => Some((
+                Arc::clone(&replica.registry),
+                replica.node.clone(),
+                Sharing::Replicas,
+            )),
+            (None, Some(state_dir)) => Some((open_registry(state_dir)?, local_node(), Sharing::Alone)),
+            (None, None) => None,
+        };
         let audit = Audit::open(&settings.audit).map_err(|source| StartError::Audit {
             file: match &settings.audit.sink {
                 AuditSink::File(path) => path.display().to_string(),
@@ -132,10 +176,10 @@ impl Gateway {
             )),
             environment: Arc::new(environment),
             session_numbers: Arc::default(),
-            fleet: registry.map(|registry| {
+            fleet: fleet.map(|(registry, node, sharing)| {
                 let (sealer, idle) = (Arc::clone(&sealer), settings.session_idle);
                 let store = Arc::new(SessionStore::new(Arc::clone(&registry), sealer, idle));
-                Fleet::new(registry, store, local_node(), Sharing::Alone, clock)
+                Fleet::new(registry, store, node, sharing, clock)
             }),
             sealer,
             eras: Arc::default(),
@@ -181,6 +225,8 @@ impl Gateway {
             draining: watch::Sender::new(false),
             hurried: watch::Sender::new(false),
             connections: watch::Sender::new(0),
+            proxied: watch::Sender::new(0),
+            peers: replica.map(|replica| replica.peers),
         });
         if let Some(fleet) = &gateway.shared.fleet {
             let sessions = Arc::downgrade(&gateway);
@@ -233,13 +279,14 @@ impl Gateway {
     }
 
     /// Drains: new calls are refused, and those in flight may finish, until the configured time is
-    /// over or [`Gateway::kill`] was called.
+    /// over or [`Gateway::kill`] was called. A replica hands its sessions over meanwhile.
     pub(crate) async fn drain(&self) {
         tracing::info!(calls = self.open_calls(), "draining");
         self.draining.send_replace(true);
         let mut hurried = self.hurried.subscribe();
         tokio::select! {
             () = self.calls_ended() => {}
+            () = self.hand_over() => {}
             _ = hurried.wait_for(|hurried| *hurried) => {}
             () = tokio::time::sleep(self.config().drain) => {}
         }
@@ -288,12 +335,45 @@ impl Gateway {
             .sum()
     }
 
-    /// Waits until no destination has an open call.
+    /// Hands each session over as soon as it can go on at another replica. Does not end before the
+    /// drain does.
+    async fn hand_over(&self) {
+        if let Some(fleet) = &self.shared.fleet
+            && fleet.has_peers()
+        {
+            fleet.drain();
+            let mut tick = tokio::time::interval(HAND_OVER_INTERVAL);
+            loop {
+                tick.tick().await;
+                let handed_over: usize = self
+                    .all()
+                    .iter()
+                    .map(|endpoint| endpoint.hand_over_served())
+                    .sum();
+                if handed_over > 0 {
+                    tracing::info!(sessions = handed_over, "sessions handed over");
+                }
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Waits until no destination has an open call, and no request that was passed on to another
+    /// replica.
     async fn calls_ended(&self) {
         let busy = |destination: &Arc<Endpoint>| destination.upstream.open_calls() > 0;
         while let Some(destination) = self.all().into_iter().find(busy) {
             destination.calls_ended().await;
         }
+        // The sender is here, so the channel is not closed.
+        let _ = self.proxied.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Counts a request that another replica answers, for as long as the returned value lives.
+    #[expect(dead_code, reason = "requests that are passed on to another replica use it")]
+    pub(crate) fn count_proxied(self: &Arc<Self>) -> ProxiedRequest {
+        self.proxied.send_modify(|count| *count += 1);
+        ProxiedRequest(Arc::clone(self))
     }
 
     /// Waits until all connections are closed, at most for `limit`.
@@ -400,6 +480,16 @@ fn local_node() -> Node {
 /// Opens the records of sessions.
 fn open_registry(state_dir: &StateDir) -> Result<Arc<dyn Registry>, StartError> {
     Ok(Arc::new(FileRegistry::open(state_dir.path())?))
+}
+
+/// A request that another replica answers.
+#[derive(Debug)]
+pub(crate) struct ProxiedRequest(Arc<Gateway>);
+
+impl Drop for ProxiedRequest {
+    fn drop(&mut self) {
+        self.0.proxied.send_modify(|count| *count -= 1);
+    }
 }
 
 /// A connection that is open.

@@ -37,6 +37,7 @@ pub mod peer;
 mod probe;
 mod record;
 mod reload;
+mod replica;
 mod reply;
 mod seal;
 mod serve;

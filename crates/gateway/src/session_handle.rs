@@ -329,13 +329,19 @@ impl SessionHandle {
     /// Ends the session, unless its client has begun to use it since this usage was seen. Returns
     /// whether it has ended.
     pub(crate) fn end_if_still(&self, seen: Usage) -> bool {
-        self.end_if(|usage| usage == seen)
+        self.end_if(|session| session.usage() == seen)
     }
 
-    fn end_if(&self, may_end: impl FnOnce(Usage) -> bool) -> bool {
+    /// Ends the session, unless a call is open or its client may come back for an answer. Returns
+    /// whether it has ended.
+    pub(crate) fn end_if_served(&self) -> bool {
+        self.end_if(|session| session.open_calls() == 0 && !session.has_unread_answers())
+    }
+
+    fn end_if(&self, may_end: impl FnOnce(&Session) -> bool) -> bool {
         let now = self.clock.now();
         let has_ended = self.act(now, |state, orders| {
-            if !may_end(state.session.usage()) {
+            if !may_end(&state.session) {
                 return false;
             }
             let Some(ask) = state.session.end() else {

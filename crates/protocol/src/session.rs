@@ -366,7 +366,6 @@ impl Session {
     }
 
     /// Returns how many calls have not ended, or have an answer that was not read yet.
-    #[doc(hidden)]
     pub fn open_calls(&self) -> usize {
         self.calls.len()
     }

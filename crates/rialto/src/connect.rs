@@ -78,7 +78,8 @@ async fn serve_stdio(connection: &Connection, environment: &Environment) -> Exit
             error @ (StartError::Audit { .. }
             | StartError::Tls(_)
             | StartError::StateDir(_)
-            | StartError::Sessions(_)),
+            | StartError::Sessions(_)
+            | StartError::Cluster(_)),
         ) => {
             return fail(exit::CONFIGURATION, &error.to_string());
         }

@@ -149,7 +149,7 @@ async fn serve(
         Err(error) => return fail(exit::CANNOT_LISTEN, &cannot_listen(settings.listen, &error)),
     };
     let notifier = Notifier::of(environment);
-    let gateway = match Gateway::new(settings, address, launcher(), environment.all()) {
+    let gateway = match Gateway::start(settings, address, launcher(), environment.all()).await {
         Ok(gateway) => gateway,
         Err(error) => return cannot_start(error),
     };
@@ -269,9 +269,11 @@ pub(crate) fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
 /// Reports why there is no gateway, and returns the exit code for it.
 pub(crate) fn cannot_start(error: StartError) -> ExitCode {
     match error {
-        StartError::Audit { .. } | StartError::Tls(_) | StartError::StateDir(_) | StartError::Sessions(_) => {
-            fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error)))
-        }
+        StartError::Audit { .. }
+        | StartError::Tls(_)
+        | StartError::StateDir(_)
+        | StartError::Sessions(_)
+        | StartError::Cluster(_) => fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error))),
         StartError::Command { .. } | StartError::NothingStarts(_) => {
             fail(exit::NOTHING_STARTS, &error.to_string())
         }

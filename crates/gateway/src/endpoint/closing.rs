@@ -151,6 +151,18 @@ impl Endpoint {
         handles.iter().any(|handle| handle.has_unread_answers())
     }
 
+    /// Hands over each session whose calls have ended and whose answers were read. Returns how many
+    /// that were.
+    pub(crate) fn hand_over_served(&self) -> usize {
+        let handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
+        let mut served = handles;
+        served.retain(|handle| handle.kept().is_some() && handle.end_if_served());
+        for handle in &served {
+            self.close_as(handle, SessionEnd::HandedOver);
+        }
+        served.len()
+    }
+
     /// Accepts no new clients. Calls that run may finish; those that wait for a server are refused,
     /// since they would only lose time here.
     pub(crate) fn retire(&self, why: CloseReason) {
