@@ -81,6 +81,14 @@ impl NodeId {
         self.0.split_once('/').map_or(&self.0, |(name, _)| name)
     }
 
+    /// Returns a number that names this run in sealed states: the first half of its incarnation.
+    #[must_use]
+    pub fn process(&self) -> u64 {
+        let incarnation = self.0.split_once('/').map_or("", |(_, incarnation)| incarnation);
+        let incarnation = Uuid::try_parse(incarnation).unwrap_or_default();
+        incarnation.as_u64_pair().0
+    }
+
     /// Returns the whole id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {

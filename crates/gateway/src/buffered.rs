@@ -240,6 +240,20 @@ impl Piece {
     pub(crate) fn new(bytes: Bytes, hold: Option<Arc<Hold>>) -> Self {
         Self { bytes, _hold: hold }
     }
+
+    /// Returns the bytes. Those that are counted stay so until they are dropped.
+    pub(crate) fn into_bytes(self) -> Bytes {
+        match self._hold {
+            Some(_) => Bytes::from_owner(self),
+            None => self.bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Buf for Piece {

@@ -3,6 +3,7 @@
 pub(crate) mod body;
 pub(crate) mod client_stream;
 mod cors;
+pub(crate) mod forwarding;
 pub(crate) mod head;
 pub(crate) mod header_timer;
 pub(crate) mod http;
@@ -11,6 +12,7 @@ mod keep_alive;
 pub(crate) mod lingering;
 pub(crate) mod listener;
 pub(crate) mod modern;
+pub(crate) mod peers;
 pub(crate) mod request_body;
 pub(crate) mod respond;
 pub(crate) mod stdio;

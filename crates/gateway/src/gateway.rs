@@ -95,10 +95,7 @@ pub struct Gateway {
     /// There was a second signal.
     hurried: watch::Sender<bool>,
     connections: watch::Sender<usize>,
-    /// Requests that other replicas answer.
-    proxied: watch::Sender<usize>,
     /// The way to the other replicas, with `cluster`.
-    #[expect(dead_code, reason = "requests that are passed on to another replica use it")]
     pub(crate) peers: Option<Arc<Peers>>,
 }
 
@@ -138,7 +135,7 @@ impl Gateway {
         let tls = settings.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
         let state_dir = settings.state_dir.as_deref().map(StateDir::open).transpose()?;
         let sealer = Arc::new(match (&replica, &state_dir) {
-            (Some(replica), _) => Sealer::with_key(*replica.key.sealing_key()),
+            (Some(replica), _) => Sealer::of_replica(replica.key.sealing_key(), replica.node.id.process()),
             (None, Some(state_dir)) => Sealer::with_key(state_dir.key()?),
             (None, None) => Sealer::default(),
         });
@@ -225,7 +222,6 @@ impl Gateway {
             draining: watch::Sender::new(false),
             hurried: watch::Sender::new(false),
             connections: watch::Sender::new(0),
-            proxied: watch::Sender::new(0),
             peers: replica.map(|replica| replica.peers),
         });
         if let Some(fleet) = &gateway.shared.fleet {
@@ -365,15 +361,9 @@ impl Gateway {
         while let Some(destination) = self.all().into_iter().find(busy) {
             destination.calls_ended().await;
         }
-        // The sender is here, so the channel is not closed.
-        let _ = self.proxied.subscribe().wait_for(|count| *count == 0).await;
-    }
-
-    /// Counts a request that another replica answers, for as long as the returned value lives.
-    #[expect(dead_code, reason = "requests that are passed on to another replica use it")]
-    pub(crate) fn count_proxied(self: &Arc<Self>) -> ProxiedRequest {
-        self.proxied.send_modify(|count| *count += 1);
-        ProxiedRequest(Arc::clone(self))
+        if let Some(peers) = &self.peers {
+            peers.proxied_ended().await;
+        }
     }
 
     /// Waits until all connections are closed, at most for `limit`.
@@ -480,16 +470,6 @@ fn local_node() -> Node {
 /// Opens the records of sessions.
 fn open_registry(state_dir: &StateDir) -> Result<Arc<dyn Registry>, StartError> {
     Ok(Arc::new(FileRegistry::open(state_dir.path())?))
-}
-
-/// A request that another replica answers.
-#[derive(Debug)]
-pub(crate) struct ProxiedRequest(Arc<Gateway>);
-
-impl Drop for ProxiedRequest {
-    fn drop(&mut self) {
-        self.0.proxied.send_modify(|count| *count -= 1);
-    }
 }
 
 /// A connection that is open.

@@ -17,10 +17,6 @@ pub mod fault_injection;
 mod file_stamp;
 #[cfg(test)]
 mod fixture;
-#[expect(
-    dead_code,
-    reason = "requests of peers and the drain of a replica use the rest"
-)]
 mod fleet;
 mod frontend;
 mod gateway;

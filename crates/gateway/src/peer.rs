@@ -24,11 +24,13 @@ pub mod forwarded;
 pub mod listener;
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use cluster::NodeId;
 use cluster::key::{ClusterKey, KeyError, PeerIdentity};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 pub use client::PeerClient;
 pub use exchange::{NotSent, Outcome, PeerBody, PeerBodyError, RequestBody};
@@ -89,6 +91,18 @@ pub struct Peers {
     address: SocketAddr,
     /// The socket for other replicas, until it is served.
     listener: Mutex<Option<TcpListener>>,
+    /// Requests that other replicas answer for clients of this one.
+    proxied: Arc<watch::Sender<usize>>,
+}
+
+/// A request that another replica answers, until the last byte of its response.
+#[derive(Debug)]
+pub(crate) struct Proxied(Arc<watch::Sender<usize>>);
+
+impl Drop for Proxied {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
 }
 
 /// Why a replica cannot be part of a fleet.
@@ -113,11 +127,14 @@ impl Peers {
         let identity = key.issue(node, SystemTime::now())?;
         let listener = TcpListener::bind(listen).map_err(unusable)?;
         listener.set_nonblocking(true).map_err(unusable)?;
+        let address = listener.local_addr().map_err(unusable)?;
+        tracing::info!(peer_listening = %address, replica = %node, "socket for other replicas is bound");
         Ok(Self {
             client: PeerClient::new(&identity, PeerLimits::default()),
-            address: listener.local_addr().map_err(unusable)?,
+            address,
             identity,
             listener: Mutex::new(Some(listener)),
+            proxied: Arc::new(watch::Sender::new(0)),
         })
     }
 
@@ -131,6 +148,18 @@ impl Peers {
     #[must_use]
     pub fn client(&self) -> &PeerClient {
         &self.client
+    }
+
+    /// Counts a request that another replica answers, for as long as the returned value lives.
+    pub(crate) fn count_proxied(&self) -> Proxied {
+        self.proxied.send_modify(|count| *count += 1);
+        Proxied(Arc::clone(&self.proxied))
+    }
+
+    /// Waits until no request is answered by another replica.
+    pub(crate) async fn proxied_ended(&self) {
+        // The sender is here, so the channel is not closed.
+        let _ = self.proxied.subscribe().wait_for(|count| *count == 0).await;
     }
 
     /// Returns the listener for other replicas, once.

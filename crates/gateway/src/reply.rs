@@ -130,6 +130,14 @@ pub(crate) enum Refusal {
     AuditUnavailable,
     /// The records of sessions cannot be read or written.
     RegistryUnavailable,
+    /// The replica that has the session lives, and cannot be reached from here.
+    OwnerUnreached,
+    /// Too many requests look for sessions of other replicas, or the owner changed too often.
+    FleetBusy,
+    /// Two replicas do not recognise the same caller in one request.
+    OtherCaller,
+    /// For another replica alone: the request is not for this one, and was not processed.
+    NotOwner,
     /// A panic, which is a mistake of Rialto.
     Panicked,
 }
@@ -383,6 +391,26 @@ impl Refusal {
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
                 "the records of sessions cannot be read or written (state_dir)".into(),
+            ),
+            Self::OwnerUnreached => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "the replica that has this session cannot be reached".into(),
+            ),
+            Self::FleetBusy => (
+                S::SERVICE_UNAVAILABLE,
+                Rpc(error_code::INTERNAL_ERROR),
+                "too many requests look for sessions of other replicas".into(),
+            ),
+            Self::OtherCaller => (
+                S::FORBIDDEN,
+                Plain,
+                "replicas disagree about the caller: run all of them with one configuration".into(),
+            ),
+            Self::NotOwner => (
+                S::MISDIRECTED_REQUEST,
+                Plain,
+                "this replica does not own the session".into(),
             ),
             Self::Retired => (
                 S::SERVICE_UNAVAILABLE,

@@ -52,6 +52,8 @@ impl RequestState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Opened {
     pub(crate) request_state: RequestState,
+    /// The process that sealed it.
+    pub(crate) process: u64,
     /// Whether this process sealed it, or an earlier one with the same key.
     pub(crate) is_own: bool,
 }
@@ -65,7 +67,8 @@ pub(crate) struct Sealer {
 #[derive(Debug)]
 struct Secrets {
     key: RandomizedNonceKey,
-    /// Names this process in its states. It is random, so an earlier process had another.
+    /// Names this process in its states. It is random, so an earlier process had another. In a fleet it
+    /// is part of the replica's id.
     process: u64,
 }
 
@@ -73,9 +76,13 @@ impl Secrets {
     fn new(key: &Key) -> Option<Self> {
         let mut process = [0; 8];
         rand::fill(&mut process).ok()?;
+        Self::of_process(key, u64::from_be_bytes(process))
+    }
+
+    fn of_process(key: &Key, process: u64) -> Option<Self> {
         Some(Self {
             key: RandomizedNonceKey::new(&AES_256_GCM, key).ok()?,
-            process: u64::from_be_bytes(process),
+            process,
         })
     }
 }
@@ -85,6 +92,13 @@ impl Sealer {
     pub(crate) fn with_key(key: Key) -> Self {
         Self {
             secrets: OnceLock::from(Secrets::new(&key)),
+        }
+    }
+
+    /// Seals with the key of a fleet, as the replica that has this number.
+    pub(crate) fn of_replica(key: &Key, process: u64) -> Self {
+        Self {
+            secrets: OnceLock::from(Secrets::of_process(key, process)),
         }
     }
 
@@ -136,6 +150,7 @@ impl Sealer {
                 round: u32::from_be_bytes(*round),
                 expires: UNIX_EPOCH.checked_add(expires)?,
             },
+            process: u64::from_be_bytes(*process),
             is_own: u64::from_be_bytes(*process) == self.secrets()?.process,
         })
     }
@@ -210,9 +225,10 @@ mod tests {
         }
     }
 
-    fn own(request_state: RequestState) -> Option<Opened> {
+    fn own(sealer: &Sealer, request_state: RequestState) -> Option<Opened> {
         Some(Opened {
             request_state,
+            process: sealer.secrets()?.process,
             is_own: true,
         })
     }
@@ -222,7 +238,7 @@ mod tests {
         let sealer = Sealer::default();
         let state = sealer.seal(request_state(), "demo/alice").unwrap();
         assert!(is_ours(&state));
-        assert_eq!(sealer.open(&state, "demo/alice"), own(request_state()));
+        assert_eq!(sealer.open(&state, "demo/alice"), own(&sealer, request_state()));
         assert_eq!(sealer.open(&state, "demo/bob"), None);
         assert_eq!(Sealer::default().open(&state, "demo/alice"), None);
         assert_ne!(
@@ -239,6 +255,12 @@ mod tests {
         let later = Sealer::with_key(key);
         let opened = later.open(&state, "demo/alice").unwrap();
         assert_eq!((opened.request_state, opened.is_own), (request_state(), false));
+        let replica = Sealer::of_replica(&key, 12);
+        let state = replica.seal(request_state(), "demo/alice").unwrap();
+        assert_eq!(
+            later.open(&state, "demo/alice").map(|opened| opened.process),
+            Some(12)
+        );
         assert_eq!(later.open(&state, "demo/bob"), None);
         assert_eq!(Sealer::with_key([8; 32]).open(&state, "demo/alice"), None);
     }

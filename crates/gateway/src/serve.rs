@@ -7,6 +7,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::frontend::listener;
+use crate::frontend::peers::PeerRequests;
 use crate::gateway::Gateway;
 use crate::tasks;
 
@@ -50,6 +51,13 @@ impl Gateway {
             // Until then it is not known which sessions there are.
             fleet.begun().await;
         }
+        let (peers_closing, _) = watch::channel(false);
+        let peers = self.peers.as_ref().and_then(|peers| peers.listener());
+        let peers = peers.map(|listener| {
+            let requests = Arc::new(PeerRequests(Arc::clone(&self)));
+            let serving = listener.serve(requests, peers_closing.subscribe());
+            tasks::spawn("peer listener", serving)
+        });
         tasks::spawn("guard", {
             let gateway = Arc::clone(&self);
             async move { gateway.config().guard.prepare().await }
@@ -74,6 +82,11 @@ impl Gateway {
         if let Some((fleet, task)) = fleet {
             fleet.close_all(CLOSE_TIME).await;
             task.abort();
+        }
+        if let Some(peers) = peers {
+            // What other replicas wait for has its answer by now.
+            let _ = peers_closing.send(true);
+            let _ = tokio::time::timeout(CLOSE_TIME, peers).await;
         }
         self.connections_closed(CLOSE_TIME).await;
         maintenance.abort();

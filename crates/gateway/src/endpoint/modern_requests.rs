@@ -46,8 +46,8 @@ pub(crate) struct CallOptions {
 pub(crate) enum ParkedCall {
     /// It waits for its client's answers to the questions of this round.
     Waiting(Arc<ModernRequestHandle>, u32),
-    /// It waited in an earlier process, and ended with it.
-    OwnerLost,
+    /// It waited in this other process, and ended with it, unless that is a replica that lives.
+    Elsewhere(u64),
     /// The state is not ours, not for this caller, or too old.
     Unknown,
 }
@@ -289,7 +289,7 @@ impl Endpoint {
         } = opened.request_state;
         if !opened.is_own {
             return match opened.request_state.is_current(self.shared.clock.wall()) {
-                true => ParkedCall::OwnerLost,
+                true => ParkedCall::Elsewhere(opened.process),
                 false => ParkedCall::Unknown,
             };
         }

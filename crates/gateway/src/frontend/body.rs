@@ -15,6 +15,7 @@ use protocol::message::Written;
 use protocol::session::{Reader, Reading};
 use tokio::task::AbortHandle;
 
+use super::forwarding::ForwardedBody;
 use super::http_sse::OldEvents;
 use super::keep_alive::KeepAlive;
 use super::modern::ModernRequestEvents;
@@ -65,6 +66,8 @@ enum Kind {
     Events(Box<Events>),
     ModernRequest(Box<ModernRequestEvents>),
     Old(Box<OldEvents>),
+    /// The response of another replica.
+    Forwarded(Box<ForwardedBody>),
 }
 
 impl Body {
@@ -95,6 +98,10 @@ impl Body {
         Self::of(Kind::ModernRequest(Box::new(events)))
     }
 
+    pub(super) fn forwarded(body: ForwardedBody) -> Self {
+        Self::of(Kind::Forwarded(Box::new(body)))
+    }
+
     fn of(kind: Kind) -> Self {
         Self {
             kind,
@@ -115,7 +122,7 @@ impl Body {
                 Some(bytes)
             }
             Kind::Held(..) => return,
-            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) => None,
+            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) | Kind::Forwarded(_) => None,
         };
         let Some(counted) = counted() else {
             return;
@@ -140,7 +147,7 @@ impl Body {
         match &self.kind {
             Kind::Whole(bytes) => bytes.len(),
             Kind::Pieces(pieces) | Kind::Held(pieces, _) => pieces.iter().map(Bytes::len).sum(),
-            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) => 0,
+            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) | Kind::Forwarded(_) => 0,
         }
     }
 
@@ -278,6 +285,7 @@ impl http_body::Body for Body {
             Kind::Events(events) => events.poll_chunk(context),
             Kind::ModernRequest(events) => events.poll_chunk(context),
             Kind::Old(events) => events.poll_chunk(context),
+            Kind::Forwarded(body) => body.poll_chunk(context),
         };
         if let (Poll::Ready(Some(bytes)), Some(counted)) = (&chunk, &this.counted)
             && bytes.len() > SMALL
@@ -294,6 +302,7 @@ impl http_body::Body for Body {
             Kind::Events(events) => events.ended,
             Kind::ModernRequest(events) => events.is_ended(),
             Kind::Old(events) => events.is_ended(),
+            Kind::Forwarded(body) => body.is_ended(),
         }
     }
 
@@ -302,7 +311,9 @@ impl http_body::Body for Body {
             Kind::Whole(_) | Kind::Pieces(_) | Kind::Held(..) => {
                 SizeHint::with_exact(self.bytes_left() as u64)
             }
-            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) => SizeHint::default(),
+            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) | Kind::Forwarded(_) => {
+                SizeHint::default()
+            }
         }
     }
 }

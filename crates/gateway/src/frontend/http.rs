@@ -33,6 +33,8 @@ use crate::guard::connections::ConnectionSlot;
 use crate::guard::limits::{Account, Sharer};
 use crate::guard::resource::EndpointPath;
 use crate::guard::{Admission, AuthRequest, AuthTarget, Caller};
+use crate::peer::Forwarded;
+use crate::peer::forwarded::FORWARDED;
 use crate::record::{Ending, Record, Subject};
 use crate::reply::Refusal;
 use crate::session_handle::SessionHandle;
@@ -48,6 +50,45 @@ pub(crate) struct Connection {
 
 /// The slot of a connection in the table, with the handle that aborts it.
 pub(crate) type HttpConnectionSlot = ConnectionSlot<AbortHandle>;
+
+/// How a request came here.
+pub(super) trait Arrival {
+    /// Returns the other end of the client's connection.
+    fn peer(&self) -> SocketAddr;
+
+    /// Notes that the guard knows the caller.
+    fn handle_authenticated(&self);
+
+    /// Returns what is ended when the answer waits too long.
+    fn abort_handle(&self) -> Option<&AbortHandle>;
+
+    /// Returns what another replica vouches for that sent it on.
+    fn forwarded(&self) -> Option<&Forwarded>;
+}
+
+/// A request on a client's own connection.
+struct FromClient<'a> {
+    peer: SocketAddr,
+    slot: &'a HttpConnectionSlot,
+}
+
+impl Arrival for FromClient<'_> {
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn handle_authenticated(&self) {
+        self.slot.mark_authenticated();
+    }
+
+    fn abort_handle(&self) -> Option<&AbortHandle> {
+        self.slot.handle()
+    }
+
+    fn forwarded(&self) -> Option<&Forwarded> {
+        None
+    }
+}
 
 /// Where a path leads.
 enum Route {
@@ -102,8 +143,13 @@ impl Gateway {
                     };
                 }
             };
+            if self.peers.is_some() {
+                // Only other replicas vouch for anything, on their own listener.
+                parts.headers.remove(FORWARDED);
+            }
+            let arrival = FromClient { peer, slot: &slot };
             let mut response = self
-                .route(&config, &mut parts, &mut body, (peer, &slot), origin.is_some())
+                .route(&config, &mut parts, &mut body, &arrival, origin.is_some())
                 .await;
             response.body_mut().keep(in_flight);
             unread.set(body.is_left());
@@ -173,14 +219,15 @@ impl Gateway {
         refusal.respond(None)
     }
 
-    async fn route(
+    pub(super) async fn route(
         &self,
         config: &ActiveConfig,
         parts: &mut Parts,
         body: &mut RequestBody,
-        (peer, slot): (SocketAddr, &HttpConnectionSlot),
+        arrival: &impl Arrival,
         cross_origin: bool,
     ) -> Response<Body> {
+        let peer = arrival.peer();
         let route = find(self, config, parts.uri.path());
         // A preflight request has no credentials.
         if cross_origin && cors::is_preflight(&parts.method, &parts.headers) {
@@ -228,24 +275,27 @@ impl Gateway {
             }
             Route::OldTransport(destination, path) => {
                 match self
-                    .admit(config, &destination, EndpointPath::Named, parts, peer)
+                    .admit(config, &destination, EndpointPath::Named, parts, arrival)
                     .await
                 {
                     Ok(context) => {
-                        slot.mark_authenticated();
                         let mut response = Box::pin(context.old_transport(path, parts, body)).await;
-                        response.body_mut().count(|| context.counted(slot));
+                        response
+                            .body_mut()
+                            .count(|| context.counted(arrival.abort_handle()));
                         response
                     }
                     Err(refused) => refused,
                 }
             }
             Route::Mcp(destination, endpoint_path) => {
-                let context = match self.admit(config, &destination, endpoint_path, parts, peer).await {
+                let context = match self
+                    .admit(config, &destination, endpoint_path, parts, arrival)
+                    .await
+                {
                     Ok(context) => context,
                     Err(refused) => return refused,
                 };
-                slot.mark_authenticated();
                 let mut response = match parts.method {
                     Method::POST => {
                         // The URI would keep the connection's read buffer alive while the call
@@ -265,7 +315,7 @@ impl Gateway {
                             Ok(response) => response,
                             // Boxed, since it is rare.
                             Err(refusal) if context.may_restore(&refusal) => {
-                                Box::pin(context.act_restored(&parts.method, &head)).await
+                                Box::pin(context.act_located(&parts.method, &head)).await
                             }
                             Err(refusal) => context.refuse(parts.method.as_str(), &refusal.into()),
                         }
@@ -280,7 +330,9 @@ impl Gateway {
                 };
                 // Streams count what they send as they send it.
                 let sent = response.body().size_hint().exact().unwrap_or(0);
-                response.body_mut().count(|| context.counted(slot));
+                response
+                    .body_mut()
+                    .count(|| context.counted(arrival.abort_handle()));
                 destination.metrics.bytes_sent.fetch_add(sent, Relaxed);
                 response
             }
@@ -337,9 +389,9 @@ impl Gateway {
         destination: &'v Arc<Endpoint>,
         endpoint_path: EndpointPath,
         parts: &Parts,
-        peer: SocketAddr,
+        arrival: &'v impl Arrival,
     ) -> Result<RequestContext<'v>, Response<Body>> {
-        let began = self.clock.now();
+        let (began, peer) = (self.clock.now(), arrival.peer());
         let context = |caller, account| RequestContext {
             gateway: self,
             config,
@@ -348,6 +400,8 @@ impl Gateway {
             caller,
             account,
             began,
+            peer,
+            forwarded: arrival.forwarded(),
         };
         let target = AuthTarget::Destination(&destination.name, endpoint_path);
         match self.authenticate(config, parts, peer, target, began).await {
@@ -356,7 +410,15 @@ impl Gateway {
                 let account = self
                     .limiter
                     .account(began, &caller.principal, peer.ip(), &parts.headers);
-                Ok(context(caller, account))
+                arrival.handle_authenticated();
+                let context = context(caller, account);
+                match arrival.forwarded() {
+                    // Replicas with one configuration recognise the same caller.
+                    Some(forwarded) if forwarded.principal != context.caller.principal.as_str() => {
+                        Err(context.refuse(parts.method.as_str(), &Refusal::OtherCaller.into()))
+                    }
+                    Some(_) | None => Ok(context),
+                }
             }
             Err(refusal) => Err(context(Arc::new(Caller::unauthenticated()), None)
                 .refuse(parts.method.as_str(), &refusal.into())),
@@ -422,9 +484,13 @@ pub(super) struct RequestContext<'a> {
     pub(super) gateway: &'a Gateway,
     pub(super) config: &'a ActiveConfig,
     pub(super) destination: &'a Arc<Endpoint>,
-    endpoint_path: EndpointPath,
+    pub(super) endpoint_path: EndpointPath,
     pub(super) caller: Arc<Caller>,
     pub(super) began: Moment,
+    /// The other end of the client's connection.
+    pub(super) peer: SocketAddr,
+    /// What another replica vouches for that sent the request on.
+    pub(super) forwarded: Option<&'a Forwarded>,
     /// The account that it is counted on, where limits are about callers.
     pub(super) account: Option<Arc<Account>>,
 }
@@ -452,12 +518,15 @@ impl RequestContext<'_> {
     /// Returns the session, if it was looked up.
     pub(super) fn admit(&self, head: &Head<'_>) -> Result<Option<Arc<SessionHandle>>, Refusal> {
         let limiter = &self.gateway.limiter;
-        limiter.request(self.began, self.account.as_ref())?;
+        if self.forwarded.is_none() {
+            limiter.request(self.began, self.account.as_ref())?;
+        }
         if limiter.counts_sessions_requests()
             && let Ok(Some(id)) = head.session_id()
             && let Some((_, handle)) =
                 self.destination
                     .session_for(SessionUse::NewRequest, id, &self.caller.principal)
+            && self.suits(&handle)
         {
             limiter.session_request(self.began, &handle.requests)?;
             return Ok(Some(handle));
@@ -466,17 +535,26 @@ impl RequestContext<'_> {
     }
 
     /// Returns how the answer's bytes are counted while they wait on this connection.
-    fn counted(&self, slot: &HttpConnectionSlot) -> Option<Counted> {
+    fn counted(&self, connection: Option<&AbortHandle>) -> Option<Counted> {
         Some(Counted {
             buffered: Arc::clone(&self.gateway.shared.buffered),
             principal: self.principal(),
-            connection: slot.handle()?.clone(),
+            connection: connection?.clone(),
         })
     }
 
     /// Returns whose share this request takes, and a session or a stream of it.
     pub(super) fn sharer(&self) -> Option<Sharer> {
         Sharer::of(self.account.as_ref(), &self.caller.principal)
+    }
+
+    /// Returns whose share of the calls in flight this request takes. The replica that its client
+    /// reached has counted a request of a peer.
+    pub(super) fn call_sharer(&self) -> Option<Sharer> {
+        match self.forwarded {
+            None => self.sharer(),
+            Some(_) => None,
+        }
     }
 
     pub(super) fn elapsed(&self) -> Duration {
@@ -507,11 +585,13 @@ impl RequestContext<'_> {
         self.destination.check_tool(message)
     }
 
-    /// Refuses new requests while the gateway drains. Messages that a call in flight may wait for
-    /// are accepted.
+    /// Refuses new requests while the gateway drains, unless other replicas go on with its sessions.
+    /// Messages that a call in flight may wait for are accepted.
     pub(super) fn check_open(&self, message: &Message) -> Result<(), Refusal> {
         match message.kind() {
-            Kind::Request if self.gateway.is_draining() => Err(Refusal::Draining),
+            Kind::Request if self.gateway.is_draining() && self.gateway.peers.is_none() => {
+                Err(Refusal::Draining)
+            }
             Kind::Request | Kind::Notification | Kind::Result | Kind::Error => Ok(()),
         }
     }

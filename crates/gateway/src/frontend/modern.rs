@@ -171,7 +171,8 @@ pub(super) fn retried(
     if seal::is_ours(&state) {
         match destination.parked(&state, principal) {
             ParkedCall::Waiting(handle, round) => return Ok(Retried::Parked(handle, round)),
-            ParkedCall::OwnerLost => return Err(Refusal::CallUnreached(Failure::OwnerLost)),
+            // Another replica that lives has answered it before (`forwarding`).
+            ParkedCall::Elsewhere(_) => return Err(Refusal::CallUnreached(Failure::OwnerLost)),
             // The state is the server's own: it may be another Rialto.
             ParkedCall::Unknown if destination.upstream.asks_by_results() => {}
             // A retry that names a state never starts a call of its own: the tool would run twice.

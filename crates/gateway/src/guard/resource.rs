@@ -21,7 +21,7 @@ pub(crate) enum EndpointPath {
 }
 
 impl EndpointPath {
-    fn path(self, destination: &str) -> String {
+    pub(crate) fn path(self, destination: &str) -> String {
         match self {
             Self::Named => format!("/{destination}/mcp"),
             Self::Alias => format!("/mcp/{destination}"),

@@ -23,6 +23,8 @@ impl Refusal {
             Self::Retired => Some("reloaded"),
             Self::AuditUnavailable => Some("audit_unavailable"),
             Self::RegistryUnavailable => Some("registry_unavailable"),
+            Self::OwnerUnreached => Some("owner_unreachable"),
+            Self::FleetBusy => Some("fleet_busy"),
             Self::Panicked => Some("internal_error"),
             Self::BrokenDestination => Some("cannot_start"),
             Self::IssuerUnavailable => Some("issuer_unavailable"),
@@ -86,6 +88,10 @@ impl Refusal {
             Self::Retired => "reloaded",
             Self::AuditUnavailable => "audit_unavailable",
             Self::RegistryUnavailable => "registry_unavailable",
+            Self::OwnerUnreached => "owner_unreachable",
+            Self::FleetBusy => "fleet_busy",
+            Self::OtherCaller => "other_caller",
+            Self::NotOwner => "not_owner",
             Self::Panicked => "internal_error",
         }
     }

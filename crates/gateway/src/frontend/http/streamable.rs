@@ -11,19 +11,22 @@ use protocol::client_face::legacy::{self, Classified};
 use protocol::client_face::{self, modern};
 use protocol::message::{Kind, Member, Message, Written};
 use protocol::method::Method as McpMethod;
-use protocol::session::{Accepts, StreamRefusal};
+use protocol::session::{Accepts, Rejection, StreamRefusal};
 use protocol::version::{SessionStyle, Version};
+use uuid::Uuid;
 
 use super::{RefusedRequest, RequestContext, refuse_message};
 use crate::audit::SessionHash;
 use crate::endpoint::{Endpoint, SessionOpen, SessionUse};
 use crate::fault_injection;
 use crate::frontend::body::{Body, Events};
+use crate::frontend::forwarding::{Located, Outgoing, Restoring};
 use crate::frontend::head::{Head, Revision};
 use crate::frontend::request_body::RequestBody;
 use crate::frontend::respond;
 use crate::guard::limits::Permit;
 use crate::panics;
+use crate::peer::Target;
 use crate::record::{Ending, Record};
 use crate::reply::{LAST_EVENT_ID, Refusal, SESSION_ID};
 use crate::session_handle::{Acceptance, Answered, SessionHandle};
@@ -62,7 +65,7 @@ impl RequestContext<'_> {
         let head = Head::of(headers);
         // Under overload most requests are refused here, before their bodies are read.
         let looked_up = self.admit(&head)?;
-        let permit = self.gateway.limiter.call(self.sharer().as_ref())?;
+        let mut permit = Some(self.gateway.limiter.call(self.call_sharer().as_ref())?);
         head.check_length()?;
         head.check_content()?;
         let accepts = head.accepts()?;
@@ -96,15 +99,19 @@ impl RequestContext<'_> {
         self.permit(&message).map_err(refused)?;
         // Rare futures are boxed here and below: otherwise each call would reserve memory for them.
         if client_face::era_of(&message).sessions() == SessionStyle::None {
+            if self.gateway.peers.is_some() && self.may_be_elsewhere(&message) {
+                let request = posted_to_peer(head.headers(), &message, &mut permit);
+                if let Some(response) = Box::pin(self.forward_modern(request)).await.map_err(refused)? {
+                    return Ok(response);
+                }
+            }
             let answering = super::super::modern::post(
                 self.destination,
                 &self.caller,
                 headers,
                 message.clone(),
                 accepts,
-                (Some(permit), || {
-                    self.gateway.limiter.stream(self.sharer().as_ref())
-                }),
+                (permit, || self.gateway.limiter.stream(self.sharer().as_ref())),
             );
             return Box::pin(answering).await.map_err(refused);
         }
@@ -126,19 +133,34 @@ impl RequestContext<'_> {
             Some(handle) => Some(handle),
             None => match self.session_of(&head, &message) {
                 Err(unknown) if self.may_restore(&unknown) => {
-                    Some(Box::pin(self.restored_session(&head)).await.map_err(refused)?)
+                    let request = posted_to_peer(head.headers(), &message, &mut permit);
+                    let locating = self.locate(&head, Restoring::Wanted, request);
+                    match Box::pin(locating).await.map_err(refused)? {
+                        Located::Here(handle) => Some(handle),
+                        Located::Recorded => return Err(refused(Refusal::UnknownSession)),
+                        Located::Answered(response) => return Ok(response),
+                    }
                 }
                 found => found.map_err(refused)?,
             },
         };
         if let Some(handle) = session {
-            empty(headers);
             if message.kind() == Kind::Request {
                 self.destination.unshare(&handle);
             }
-            let acceptance = handle
-                .take(message.clone(), accepts, Some(permit))
-                .map_err(|refusal| refused(refuse_message(refusal)))?;
+            let (handle, acceptance) = match handle.take(message.clone(), accepts, permit.take()) {
+                Ok(acceptance) => (handle, acceptance),
+                // It was handed over between the look-up and now.
+                Err(Rejection::Ended) if self.may_restore(&Refusal::UnknownSession) => {
+                    let taking = self.take_again(&head, &message, accepts);
+                    match Box::pin(taking).await.map_err(refused)? {
+                        Taken::Here(handle, acceptance) => (handle, acceptance),
+                        Taken::Answered(response) => return Ok(response),
+                    }
+                }
+                Err(rejection) => return Err(refused(refuse_message(rejection))),
+            };
+            empty(headers);
             let posted = Posted {
                 message: &message,
                 accepts,
@@ -155,6 +177,11 @@ impl RequestContext<'_> {
         }
         match classified {
             Classified::Initialize | Classified::Ping | Classified::Request(_) => {
+                if self.gateway.is_draining() {
+                    let request = posted_to_peer(headers, &message, &mut permit);
+                    let forwarding = self.forward_to_successor(Target::New, request);
+                    return Box::pin(forwarding).await.map_err(refused);
+                }
                 let opening = self.open(headers, version, &message, accepts, permit);
                 Box::pin(opening).await.map_err(refused)
             }
@@ -173,7 +200,7 @@ impl RequestContext<'_> {
         version: Option<Version>,
         message: &Message,
         accepts: Accepts,
-        permit: Permit,
+        permit: Option<Permit>,
     ) -> Result<Response<Body>, Refusal> {
         let place = self.gateway.limiter.session(self.sharer().as_ref())?;
         let opening = if message.method() == McpMethod::Initialize {
@@ -193,11 +220,11 @@ impl RequestContext<'_> {
         let record = self.destination.keep(&handle, hello);
         let (acceptance, _handshake) = match call {
             // A handshake is over when it is answered, here.
-            Some(call) => (Acceptance::Call(call), Some(permit)),
+            Some(call) => (Acceptance::Call(call), permit),
             None => {
                 // Before the call runs: its answer could not be taken back.
                 self.destination.write_record(&handle, record.clone()).await?;
-                let taken = handle.take(message.clone(), accepts, Some(permit));
+                let taken = handle.take(message.clone(), accepts, permit);
                 let acceptance = taken.map_err(|refusal| {
                     self.destination.close(&handle);
                     refuse_message(refusal)
@@ -307,16 +334,46 @@ impl RequestContext<'_> {
         self.open_stream(head)
     }
 
-    /// Restores the session of a GET or DELETE that was refused for it, and acts once more.
-    pub(super) async fn act_restored(&self, http_method: &Method, head: &Head<'_>) -> Response<Body> {
-        let acted = match *http_method {
-            Method::DELETE => self.delete_recorded(head).await,
-            _ => match self.restored_session(head).await {
-                Ok(_) => self.open_stream(head),
-                Err(refusal) => Err(refusal),
-            },
+    /// Finds the session of a GET or DELETE that was refused for it, and acts once more, here or where
+    /// it is.
+    pub(super) async fn act_located(&self, http_method: &Method, head: &Head<'_>) -> Response<Body> {
+        let restoring = match *http_method {
+            Method::DELETE => Restoring::Needless,
+            _ => Restoring::Wanted,
+        };
+        let request = Outgoing {
+            method: http_method,
+            headers: head.headers(),
+            message: None,
+            permit: &mut None,
+        };
+        let acted = match self.locate(head, restoring, request).await {
+            Ok(Located::Answered(response)) => return response,
+            Ok(Located::Recorded) => self.delete_recorded(head).await,
+            Ok(Located::Here(_)) if *http_method == Method::DELETE => self.delete_open(head),
+            Ok(Located::Here(_)) => self.open_stream(head),
+            Err(refusal) => Err(refusal),
         };
         acted.unwrap_or_else(|refusal| self.refuse(http_method.as_str(), &refusal.into()))
+    }
+
+    /// Gives a message to a session once more, which was handed over before it could take it.
+    async fn take_again(
+        &self,
+        head: &Head<'_>,
+        message: &Message,
+        accepts: Accepts,
+    ) -> Result<Taken, Refusal> {
+        let mut permit = Some(self.gateway.limiter.call(self.call_sharer().as_ref())?);
+        let request = posted_to_peer(head.headers(), message, &mut permit);
+        let handle = match self.locate(head, Restoring::Wanted, request).await? {
+            Located::Here(handle) => handle,
+            Located::Recorded => return Err(Refusal::UnknownSession),
+            Located::Answered(response) => return Ok(Taken::Answered(response)),
+        };
+        let taken = handle.take(message.clone(), accepts, permit);
+        let acceptance = taken.map_err(refuse_message)?;
+        Ok(Taken::Here(handle, acceptance))
     }
 
     /// Returns whether a session may be restored for a request that was refused.
@@ -324,24 +381,25 @@ impl RequestContext<'_> {
         *refusal == Refusal::UnknownSession && self.destination.fleet().is_some()
     }
 
-    /// Restores the session that a request names.
-    async fn restored_session(&self, head: &Head<'_>) -> Result<Arc<SessionHandle>, Refusal> {
-        if self.gateway.is_draining() {
+    /// Restores a session that is this replica's.
+    pub(in crate::frontend) async fn restored_session(
+        &self,
+        id: Uuid,
+        headers: &HeaderMap,
+    ) -> Result<Arc<SessionHandle>, Refusal> {
+        if self.gateway.is_draining() && self.gateway.peers.is_none() {
             return Err(Refusal::Draining);
         }
-        let id = head.session_id()?.ok_or(Refusal::MissingSession)?;
         let permit = || self.gateway.limiter.session(self.sharer().as_ref());
         let principal = &self.caller.principal;
-        self.destination
-            .restore(id, principal, head.headers(), permit)
-            .await
+        self.destination.restore(id, principal, headers, permit).await
     }
 
     fn open_stream(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
         head.check_accepts_events()?;
         let (_, handle) = self.required_session(head)?;
         head.revision()?.legacy()?;
-        if self.gateway.is_draining() {
+        if self.gateway.is_draining() && self.gateway.peers.is_none() {
             return Err(Refusal::Draining);
         }
         let permit = self.gateway.limiter.stream(self.sharer().as_ref())?;
@@ -367,6 +425,10 @@ impl RequestContext<'_> {
 
     pub(super) fn delete(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
         self.admit(head)?;
+        self.delete_open(head)
+    }
+
+    fn delete_open(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
         let (destination, handle) = self.required_session(head)?;
         destination.close(&handle);
         handle.record(&Record::of_closing("DELETE", 204, self.elapsed(), 0));
@@ -393,6 +455,7 @@ impl RequestContext<'_> {
         };
         let found = self.destination.session_for(wanted, id, &self.caller.principal);
         found
+            .filter(|(_, handle)| self.suits(handle))
             .map(|(_, handle)| Some(handle))
             .ok_or(Refusal::UnknownSession)
     }
@@ -402,6 +465,7 @@ impl RequestContext<'_> {
         let id = head.session_id()?.ok_or(Refusal::MissingSession)?;
         self.destination
             .session_for(SessionUse::FollowUp, id, &self.caller.principal)
+            .filter(|(_, handle)| self.suits(handle))
             .ok_or(Refusal::UnknownSession)
     }
 }
@@ -412,6 +476,27 @@ fn sets_state(method: McpMethod) -> bool {
         method,
         McpMethod::LoggingSetLevel | McpMethod::ResourcesSubscribe | McpMethod::ResourcesUnsubscribe
     )
+}
+
+/// What became of a message that was given to its session once more.
+enum Taken {
+    Here(Arc<SessionHandle>, Acceptance),
+    /// Another replica has answered.
+    Answered(Response<Body>),
+}
+
+/// Returns a POST as it is sent to another replica.
+fn posted_to_peer<'a>(
+    headers: &'a HeaderMap,
+    message: &'a Message,
+    permit: &'a mut Option<Permit>,
+) -> Outgoing<'a> {
+    Outgoing {
+        method: &Method::POST,
+        headers,
+        message: Some(message),
+        permit,
+    }
 }
 
 /// A message that a session has accepted.

@@ -1,0 +1,517 @@
+//! Requests of clients that another replica answers: found, sent there as they are, and answered with
+//! what comes back.
+//!
+//! A request is sent once. If it provably was not processed, the directory is asked again; if that is
+//! unknown, the client is answered so (`owner_lost`). A client that disconnects drops the future or the
+//! body here, which resets the stream to the owner.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use cluster::NodeId;
+use cluster::ownership;
+use cluster::record::Node;
+use http::header::{self, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, Uri};
+use http_body::Body as _;
+use protocol::exchange::Failure;
+use protocol::message::{Kind, Member, Message};
+use protocol::wire::sse;
+use uuid::Uuid;
+
+use super::body::Body;
+use super::head::Head;
+use super::http::RequestContext;
+use crate::endpoint::{ParkedCall, SessionUse};
+use crate::fleet::{Fleet, Place, Undelivered, Wanted};
+use crate::guard::limits::Permit;
+use crate::peer::{self, Forwarded, Outcome, PeerBody, Proxied, Target};
+use crate::reply::Refusal;
+use crate::seal;
+use crate::session_handle::SessionHandle;
+
+/// How many replicas are tried for a request that may be opened on any of them.
+const MAX_SUCCESSORS: usize = 3;
+
+/// The longest event that is read again when its stream breaks off.
+const KEPT_EVENT: usize = 64 << 10;
+
+/// A client's request, as it is sent on.
+pub(super) struct Outgoing<'a> {
+    pub(super) method: &'a Method,
+    pub(super) headers: &'a HeaderMap,
+    /// What a POST holds.
+    pub(super) message: Option<&'a Message>,
+    /// The call's place among those in flight. The response keeps it.
+    pub(super) permit: &'a mut Option<Permit>,
+}
+
+/// Where a session was found that was not open here.
+pub(super) enum Located {
+    /// It is open here by now.
+    Here(Arc<SessionHandle>),
+    /// It is this replica's, and not open: a DELETE needs no more.
+    Recorded,
+    /// Another replica has answered.
+    Answered(Response<Body>),
+}
+
+/// Whether a session is opened that this replica takes over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Restoring {
+    Wanted,
+    /// Its record is enough.
+    Needless,
+}
+
+/// What became of a request that was sent to one replica.
+enum Delivery {
+    Answered(Response<Body>),
+    /// The replica has not processed it.
+    Undelivered,
+    /// The replica does not have what it is for.
+    NotOwner,
+}
+
+impl RequestContext<'_> {
+    /// Finds the session of a request that is not open here: restores it, or lets its owner answer.
+    pub(super) async fn locate(
+        &self,
+        head: &Head<'_>,
+        restoring: Restoring,
+        mut request: Outgoing<'_>,
+    ) -> Result<Located, Refusal> {
+        let id = head.session_id()?.ok_or(Refusal::MissingSession)?;
+        let fleet = self.destination.fleet().ok_or(Refusal::UnknownSession)?;
+        let wanted = Wanted {
+            destination: &self.destination.name,
+            principal: self.caller.principal.as_str(),
+        };
+        let mut place = match self.forwarded.map(|forwarded| forwarded.target) {
+            Some(Target::Session { epoch, .. }) => fleet.place_for_peer(id, epoch, wanted).await,
+            Some(Target::Node | Target::Placed | Target::New) => Place::NotOwner(None),
+            None => fleet.place(id, wanted).await,
+        };
+        let mut attempts = 0;
+        loop {
+            let (node, epoch) = match place {
+                Place::Here if restoring == Restoring::Needless && !self.is_open(id) => {
+                    return Ok(Located::Recorded);
+                }
+                Place::Here => return self.restored_session(id, head.headers()).await.map(Located::Here),
+                Place::There { node, epoch } => (node, epoch),
+                Place::Nowhere => return Err(Refusal::UnknownSession),
+                Place::NotOwner(_) => return Err(Refusal::NotOwner),
+                Place::Refused(ownership::Refusal::Draining) => {
+                    // The replica that takes over what this one has handed over.
+                    let target = Target::Session {
+                        session: id,
+                        epoch: 0,
+                    };
+                    return self
+                        .forward_to_successor(target, request)
+                        .await
+                        .map(Located::Answered);
+                }
+                Place::Refused(refusal) => return Err(refused(refusal)),
+            };
+            attempts += 1;
+            let target = Target::Session { session: id, epoch };
+            place = match self.forward(fleet, &node, target, &mut request).await? {
+                Delivery::Answered(response) => return Ok(Located::Answered(response)),
+                Delivery::Undelivered => {
+                    let undelivered = Undelivered::NotSent(&node.id);
+                    fleet.place_again(id, wanted, undelivered, attempts).await
+                }
+                Delivery::NotOwner => {
+                    fleet
+                        .place_again(id, wanted, Undelivered::NotOwner, attempts)
+                        .await
+                }
+            };
+        }
+    }
+
+    fn is_open(&self, id: Uuid) -> bool {
+        let found = self
+            .destination
+            .session_for(SessionUse::FollowUp, id, &self.caller.principal);
+        found.is_some()
+    }
+
+    /// Returns whether a session that is open here suits a request. A peer may know of a later epoch:
+    /// then this one is a copy of an earlier owner.
+    pub(super) fn suits(&self, handle: &SessionHandle) -> bool {
+        match self.forwarded.map(|forwarded| forwarded.target) {
+            Some(Target::Session { epoch, .. }) => {
+                let claim = handle.kept().map(|record| record.claim().epoch);
+                claim.is_none_or(|held| held >= epoch)
+            }
+            Some(Target::Node | Target::Placed | Target::New) | None => true,
+        }
+    }
+
+    /// Lets another replica answer a request that would open something here, while this one drains.
+    pub(super) async fn forward_to_successor(
+        &self,
+        target: Target,
+        mut request: Outgoing<'_>,
+    ) -> Result<Response<Body>, Refusal> {
+        if self.forwarded.is_some() {
+            return Err(Refusal::NotOwner);
+        }
+        let fleet = self.destination.fleet().ok_or(Refusal::Draining)?;
+        for _ in 0..MAX_SUCCESSORS {
+            let Some(node) = fleet.successor().await else {
+                break;
+            };
+            if let Delivery::Answered(response) = self.forward(fleet, &node, target, &mut request).await? {
+                return Ok(response);
+            }
+        }
+        Err(Refusal::Draining)
+    }
+
+    /// Returns whether a modern request may have to be answered by another replica.
+    pub(super) fn may_be_elsewhere(&self, message: &Message) -> bool {
+        let names_state = || memchr::memmem::find(message.bytes(), b"requestState").is_some();
+        self.gateway.is_draining() || (self.forwarded.is_none() && names_state())
+    }
+
+    /// Lets another replica answer a modern request: the one whose call waits for it, or, while this
+    /// one drains, any. `None`: it is for this one.
+    pub(super) async fn forward_modern(
+        &self,
+        request: Outgoing<'_>,
+    ) -> Result<Option<Response<Body>>, Refusal> {
+        let Some(message) = request.message.filter(|message| message.kind() == Kind::Request) else {
+            return Ok(None);
+        };
+        let params = message.object(Member::Params);
+        let state = params.text("requestState");
+        if let Some(state) = state.filter(|state| seal::is_ours(state)) {
+            match self.destination.parked(&state, &self.caller.principal) {
+                ParkedCall::Waiting(..) => return Ok(None),
+                ParkedCall::Elsewhere(process) => return self.forward_retry(process, request).await,
+                ParkedCall::Unknown => {}
+            }
+        }
+        if !self.gateway.is_draining() {
+            return Ok(None);
+        }
+        self.forward_to_successor(Target::New, request).await.map(Some)
+    }
+
+    /// Lets the replica answer whose call waits for this retry.
+    async fn forward_retry(
+        &self,
+        process: u64,
+        mut request: Outgoing<'_>,
+    ) -> Result<Option<Response<Body>>, Refusal> {
+        let lost = || Refusal::CallUnreached(Failure::OwnerLost);
+        let Some(fleet) = self.destination.fleet() else {
+            return Err(lost());
+        };
+        let nodes = fleet.nodes().await.map_err(|error| {
+            tracing::warn!(%error, "the replicas of the fleet cannot be read");
+            Refusal::RegistryUnavailable
+        })?;
+        let owner = nodes.iter().find(|node| node.id.process() == process);
+        let Some(owner) = owner.filter(|_| self.forwarded.is_none()) else {
+            return Err(lost());
+        };
+        match self.forward(fleet, owner, Target::Node, &mut request).await? {
+            Delivery::Answered(response) => Ok(Some(response)),
+            // The call still waits there.
+            Delivery::Undelivered | Delivery::NotOwner => Err(Refusal::OwnerUnreached),
+        }
+    }
+
+    /// Sends a request to a replica.
+    async fn forward(
+        &self,
+        fleet: &Fleet,
+        node: &Node,
+        target: Target,
+        request: &mut Outgoing<'_>,
+    ) -> Result<Delivery, Refusal> {
+        if self.forwarded.is_some() {
+            return Err(Refusal::NotOwner);
+        }
+        let (Some(peers), Some(address)) = (&self.gateway.peers, &node.address) else {
+            return Ok(Delivery::Undelivered);
+        };
+        let forwarded = Forwarded {
+            from: fleet.node().id.clone(),
+            hops: 0,
+            target,
+            principal: self.caller.principal.as_str().to_owned(),
+            client: Some(self.peer),
+            deadline: None,
+        };
+        // A drain waits for calls, and not for streams that have no end.
+        let proxied = request.message.map(|_| peers.count_proxied());
+        let sending = peers
+            .client()
+            .send(&node.id, address, &forwarded, self.outgoing(request));
+        let response = match sending.await {
+            Outcome::Answered(response) => response,
+            Outcome::NotOwner(_) => return Ok(Delivery::NotOwner),
+            Outcome::NotSent(error) => {
+                tracing::warn!(replica = %node.id, %error, "request was not sent to another replica");
+                return Ok(Delivery::Undelivered);
+            }
+            Outcome::Unknown(error) => {
+                log_lost(&node.id, &error);
+                return Err(owner_lost(request.message));
+            }
+        };
+        let (head, body) = response.into_parts();
+        let is_stream = head
+            .headers
+            .get(header::CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let awaited = request.message.filter(|_| is_stream).and_then(Awaited::of);
+        let body = ForwardedBody {
+            body,
+            owner: node.id.clone(),
+            awaited,
+            is_ended: false,
+            _permit: request.permit.take(),
+            _proxied: proxied,
+        };
+        let mut response = Response::new(Body::forwarded(body));
+        *response.status_mut() = head.status;
+        *response.headers_mut() = head.headers;
+        Ok(Delivery::Answered(response))
+    }
+
+    fn outgoing(&self, request: &Outgoing<'_>) -> Request<peer::RequestBody> {
+        let body = request
+            .message
+            .map_or_else(Bytes::new, |message| message.bytes().clone());
+        let mut headers = request.headers.clone();
+        if request.message.is_some() {
+            // A message that got a trace context is longer than the client's.
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        }
+        let mut outgoing = Request::new(peer::RequestBody::Whole(body));
+        *outgoing.method_mut() = request.method.clone();
+        *outgoing.uri_mut() = self.path();
+        *outgoing.headers_mut() = headers;
+        outgoing
+    }
+
+    /// Returns the path of a request for a destination's endpoint. Nothing reads its query.
+    fn path(&self) -> Uri {
+        let path = self.endpoint_path.path(&self.destination.name);
+        Uri::try_from(path).unwrap_or_else(|_| Uri::from_static("/"))
+    }
+}
+
+/// Returns what a client is answered whose request may have run, or not.
+fn owner_lost(message: Option<&Message>) -> Refusal {
+    match message.map(Message::kind) {
+        Some(Kind::Request) => Refusal::CallUnreached(Failure::OwnerLost),
+        Some(Kind::Notification | Kind::Result | Kind::Error) | None => {
+            Refusal::Unreached(Failure::OwnerLost)
+        }
+    }
+}
+
+fn refused(refusal: ownership::Refusal) -> Refusal {
+    match refusal {
+        ownership::Refusal::Away | ownership::Refusal::Settling => Refusal::RegistryUnavailable,
+        ownership::Refusal::OwnerUnreached => Refusal::OwnerUnreached,
+        ownership::Refusal::Busy => Refusal::FleetBusy,
+        ownership::Refusal::Draining => Refusal::Draining,
+    }
+}
+
+fn log_lost(owner: &NodeId, error: &dyn std::fmt::Display) {
+    tracing::warn!(replica = %owner, %error, "connection to another replica broke; the outcome is unknown");
+}
+
+/// The call whose answer a stream shall bring.
+#[derive(Debug)]
+struct Awaited {
+    id: Bytes,
+    /// The last event, as far as it has come.
+    event: BytesMut,
+    /// The event is too long to be kept.
+    is_long: bool,
+    is_answered: bool,
+}
+
+impl Awaited {
+    fn of(message: &Message) -> Option<Self> {
+        if message.kind() != Kind::Request {
+            return None;
+        }
+        Some(Self {
+            id: Bytes::copy_from_slice(message.raw(Member::Id)?),
+            event: BytesMut::new(),
+            is_long: false,
+            is_answered: false,
+        })
+    }
+
+    /// Reads on. An event ends with an empty line.
+    fn read(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let line_end = bytes.iter().position(|byte| *byte == b'\n');
+            let (line, rest) = bytes.split_at(line_end.map_or(bytes.len(), |end| end + 1));
+            bytes = rest;
+            if self.event.len() + line.len() > KEPT_EVENT {
+                self.is_long = true;
+                // The end of the line is needed to find the end of the event.
+                self.event.clear();
+            }
+            self.event
+                .extend_from_slice(&line[line.len().saturating_sub(KEPT_EVENT)..]);
+            if self.event.ends_with(b"\n\n") || &self.event[..] == b"\n" {
+                self.handle_event();
+            }
+        }
+    }
+
+    fn handle_event(&mut self) {
+        // Long events are answers: nothing else that a server sends is so long.
+        let is_answer = self.is_long || is_answer(&self.event, &self.id);
+        self.is_answered |= is_answer;
+        self.event.clear();
+        self.is_long = false;
+    }
+
+    /// Returns what ends a stream that broke off: the answer that is missing.
+    fn conclude(&self) -> Bytes {
+        if self.is_answered {
+            return Bytes::new();
+        }
+        let mut out = BytesMut::new();
+        if !self.event.is_empty() {
+            // The event that broke off must not swallow the next one.
+            out.extend_from_slice(b"\n\n");
+        }
+        let lost = Refusal::CallUnreached(Failure::OwnerLost);
+        sse::write_message(&mut out, None, &lost.body(Some(&self.id)));
+        out.freeze()
+    }
+}
+
+/// Returns whether an event holds the answer to a call.
+fn is_answer(event: &[u8], id: &[u8]) -> bool {
+    let mut data = BytesMut::new();
+    for line in event.split(|byte| *byte == b'\n') {
+        if let Some(text) = line.strip_prefix(b"data:") {
+            data.extend_from_slice(text);
+        }
+    }
+    let Ok(message) = Message::scan(data.freeze()) else {
+        return false;
+    };
+    match message.kind() {
+        Kind::Result | Kind::Error => message.raw(Member::Id) == Some(id),
+        Kind::Request | Kind::Notification => false,
+    }
+}
+
+/// The response of another replica, as it comes.
+#[derive(Debug)]
+pub(super) struct ForwardedBody {
+    body: PeerBody,
+    owner: NodeId,
+    /// The answer that a stream has not brought yet.
+    awaited: Option<Awaited>,
+    is_ended: bool,
+    _permit: Option<Permit>,
+    _proxied: Option<Proxied>,
+}
+
+impl ForwardedBody {
+    pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        while !self.is_ended {
+            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+                Some(Ok(frame)) => {
+                    let Ok(data) = frame.into_data() else {
+                        continue;
+                    };
+                    if let Some(awaited) = &mut self.awaited {
+                        awaited.read(&data);
+                    }
+                    return Poll::Ready(Some(data));
+                }
+                Some(Err(error)) => {
+                    self.is_ended = true;
+                    log_lost(&self.owner, &error);
+                    let missing = self.awaited.as_ref().map(Awaited::conclude);
+                    return Poll::Ready(missing.filter(|missing| !missing.is_empty()));
+                }
+                None => self.is_ended = true,
+            }
+        }
+        Poll::Ready(None)
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.is_ended || self.body.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn awaited(id: &str) -> Awaited {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call"}}"#);
+        Awaited::of(&Message::scan(Bytes::from(text)).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn stream_that_breaks_off_before_the_answer_ends_with_it() {
+        let mut call = awaited("7");
+        call.read(b"id: 1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\n");
+        call.read(b"data: {\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"roots/list\"}\n\n");
+        let text = String::from_utf8(call.conclude().to_vec()).unwrap();
+        assert!(
+            text.contains("data: {\"jsonrpc\":\"2.0\",\"id\":7,\"error\""),
+            "{text}"
+        );
+        assert!(text.contains("\"reason\":\"owner_lost\"") && text.contains("\"outcome\":\"unknown\""));
+        assert!(text.ends_with("\n\n"));
+    }
+
+    #[test]
+    fn event_that_broke_off_is_ended_before_the_missing_answer() {
+        let mut call = awaited("\"a\"");
+        call.read(b"id: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\"res");
+        let text = String::from_utf8(call.conclude().to_vec()).unwrap();
+        assert!(text.starts_with("\n\n") && text.contains("data: "), "{text}");
+    }
+
+    #[test]
+    fn answer_that_came_in_pieces_is_not_repeated() {
+        let mut call = awaited("7");
+        for byte in b": comment\n\nid: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}\n\n" {
+            call.read(&[*byte]);
+        }
+        assert!(call.conclude().is_empty());
+        let mut other = awaited("8");
+        other.read(b"data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}\n\n");
+        assert!(!other.conclude().is_empty());
+    }
+
+    #[test]
+    fn long_answer_is_recognised_without_being_kept() {
+        let mut call = awaited("7");
+        call.read(b"data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"");
+        for _ in 0..4 {
+            call.read(&vec![b'x'; KEPT_EVENT / 2 + 1]);
+            assert!(call.event.len() <= KEPT_EVENT);
+        }
+        call.read(b"\"}\n\n");
+        assert!(call.is_answered && call.conclude().is_empty());
+    }
+}
