@@ -357,7 +357,7 @@ impl RequestContext<'_> {
         acted.unwrap_or_else(|refusal| self.refuse(http_method.as_str(), &refusal.into()))
     }
 
-    /// Gives a message to a session once more, which was handed over before it could take it.
+    /// Offers a message once more to a session that was handed over before it took it.
     async fn take_again(
         &self,
         head: &Head<'_>,
