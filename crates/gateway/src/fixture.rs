@@ -5,9 +5,14 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cluster::record::{Node, NodeId};
+use cluster::{ClusterKey, MemoryRegistry};
+
 use crate::backend::process::Launcher;
 use crate::endpoint::Endpoint;
 use crate::gateway::Gateway;
+use crate::peer::Peers;
+use crate::replica::Replica;
 use crate::settings::{
     self, AuditSettings, AuditSink, AuthSettings, BackendSpec, Capabilities, EraChoice, LimitSettings,
     OnAuditFailure, Outages, Placement, RemoteSpec, Retry, Settings, Sharing, SharingRules, Show, SignIn,
@@ -85,4 +90,31 @@ pub(crate) fn destination(settings: &Settings) -> Arc<Endpoint> {
     let gateway = Gateway::new(settings, settings.listen, launcher, BTreeMap::new());
     let gateway = gateway.expect("the settings are good");
     Arc::clone(&gateway.config().destinations[NAME])
+}
+
+/// Returns a gateway that shares this registry with others.
+pub(crate) fn replica(settings: &Settings, registry: &MemoryRegistry, name: &str) -> Arc<Gateway> {
+    let key = ClusterKey::generate().expect("randomness");
+    let id = NodeId::generate(name).expect("a plain name");
+    let peers = Peers::open(&key, &id, settings.listen).expect("a free port");
+    let replica = Replica {
+        registry: Arc::new(registry.clone()),
+        node: Node {
+            id,
+            address: Some(peers.address().to_string()),
+            program: String::new(),
+            is_draining: false,
+        },
+        key,
+        peers: Arc::new(peers),
+    };
+    let launcher = Launcher::without_warden();
+    let gateway = Gateway::build(
+        settings,
+        settings.listen,
+        launcher,
+        BTreeMap::new(),
+        Some(replica),
+    );
+    gateway.expect("the settings are good")
 }

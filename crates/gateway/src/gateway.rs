@@ -124,7 +124,8 @@ impl Gateway {
         Self::build(settings, listen, launcher, environment, None)
     }
 
-    fn build(
+    /// Makes a gateway, as this replica if there is one.
+    pub(crate) fn build(
         settings: &Settings,
         listen: SocketAddr,
         launcher: Launcher,
@@ -279,6 +280,10 @@ impl Gateway {
     pub(crate) async fn drain(&self) {
         tracing::info!(calls = self.open_calls(), "draining");
         self.draining.send_replace(true);
+        if let Some(fleet) = self.shared.fleet.as_ref().filter(|fleet| fleet.has_peers()) {
+            fleet.drain();
+            self.hand_over_served();
+        }
         let mut hurried = self.hurried.subscribe();
         tokio::select! {
             () = self.calls_ended() => {}
@@ -334,24 +339,24 @@ impl Gateway {
     /// Hands each session over as soon as it can go on at another replica. Does not end before the
     /// drain does.
     async fn hand_over(&self) {
-        if let Some(fleet) = &self.shared.fleet
-            && fleet.has_peers()
-        {
-            fleet.drain();
+        let fleet = self.shared.fleet.as_ref();
+        if fleet.is_some_and(|fleet| fleet.has_peers()) {
             let mut tick = tokio::time::interval(HAND_OVER_INTERVAL);
             loop {
                 tick.tick().await;
-                let handed_over: usize = self
-                    .all()
-                    .iter()
-                    .map(|endpoint| endpoint.hand_over_served())
-                    .sum();
-                if handed_over > 0 {
-                    tracing::info!(sessions = handed_over, "sessions handed over");
-                }
+                self.hand_over_served();
             }
         }
         std::future::pending().await
+    }
+
+    /// Hands over the sessions that need nothing more here.
+    fn hand_over_served(&self) {
+        let all = self.all();
+        let handed_over: usize = all.iter().map(|endpoint| endpoint.hand_over_served()).sum();
+        if handed_over > 0 {
+            tracing::info!(sessions = handed_over, "sessions handed over");
+        }
     }
 
     /// Waits until no destination has an open call, and no request that was passed on to another

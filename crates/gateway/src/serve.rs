@@ -88,7 +88,12 @@ impl Gateway {
             let _ = peers_closing.send(true);
             let _ = tokio::time::timeout(CLOSE_TIME, peers).await;
         }
-        self.connections_closed(CLOSE_TIME).await;
+        // A replica passes what comes last on to another one, which may take as long as any call.
+        let limit = match &self.peers {
+            Some(_) => self.config().drain.max(CLOSE_TIME),
+            None => CLOSE_TIME,
+        };
+        self.connections_closed(limit).await;
         maintenance.abort();
         self.audit.flush(CLOSE_TIME);
     }

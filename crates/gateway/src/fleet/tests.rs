@@ -1,5 +1,8 @@
 //! Replicas that share a directory in memory.
 
+mod gateways;
+mod outage;
+
 use cluster::MemoryRegistry;
 use cluster::record::Hello;
 use cluster::registry::Owner;
@@ -44,7 +47,7 @@ impl LocalSessions for Sessions {
 }
 
 impl Replica {
-    async fn start(registry: &MemoryRegistry, name: &str, sharing: Sharing) -> Self {
+    async fn start(registry: &(impl Registry + Clone + 'static), name: &str, sharing: Sharing) -> Self {
         let registry: Arc<dyn Registry> = Arc::new(registry.clone());
         let store = SessionStore::new(Arc::clone(&registry), Arc::default(), IDLE);
         let node = Node {
