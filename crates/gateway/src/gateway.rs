@@ -359,15 +359,12 @@ impl Gateway {
         }
     }
 
-    /// Waits until no destination has an open call, and no request that was passed on to another
-    /// replica.
+    /// Waits until no destination has an open call. Requests that were passed on to another replica
+    /// are waited for later, when no further ones come.
     async fn calls_ended(&self) {
         let busy = |destination: &Arc<Endpoint>| destination.upstream.open_calls() > 0;
         while let Some(destination) = self.all().into_iter().find(busy) {
             destination.calls_ended().await;
-        }
-        if let Some(peers) = &self.peers {
-            peers.proxied_ended().await;
         }
     }
 

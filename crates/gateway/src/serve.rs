@@ -88,12 +88,11 @@ impl Gateway {
             let _ = peers_closing.send(true);
             let _ = tokio::time::timeout(CLOSE_TIME, peers).await;
         }
-        // A replica passes what comes last on to another one, which may take as long as any call.
-        let limit = match &self.peers {
-            Some(_) => self.config().drain.max(CLOSE_TIME),
-            None => CLOSE_TIME,
-        };
-        self.connections_closed(limit).await;
+        if let Some(peers) = &self.peers {
+            // What came last was passed on to another replica, and may take as long as any call.
+            let _ = tokio::time::timeout(self.config().drain, peers.proxied_ended()).await;
+        }
+        self.connections_closed(CLOSE_TIME).await;
         maintenance.abort();
         self.audit.flush(CLOSE_TIME);
     }
