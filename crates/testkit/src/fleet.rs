@@ -24,11 +24,13 @@ use crate::rialto::{Launcher, Rialto, binary};
 mod balancer;
 mod link;
 mod nginx;
+mod served;
 mod service;
 
 pub use balancer::{Balancer, LOST, NONE_READY};
 pub use link::Link;
 pub use nginx::Nginx;
+pub use served::{Front, Served};
 
 /// What every replica of a fleet is started with.
 #[derive(Debug, Clone)]

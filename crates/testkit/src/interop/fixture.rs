@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::fleet::{FleetConfig, Front, Served};
 use crate::rialto::{Launcher, Rialto, binary};
 
 /// A child that ignores SIGTERM is killed after five seconds; Rialto must be gone soon after that.
 const END_DEADLINE: Duration = Duration::from_secs(15);
 
-/// A running `rialto serve` with one server behind it.
+/// A running `rialto serve`, or a fleet of them, with one server behind it.
 #[derive(Debug)]
 pub struct Fixture {
-    rialto: Rialto,
+    served: Served,
     url: String,
     /// Whether the server stays when its last session has ended.
     keeps_its_server: bool,
@@ -94,6 +95,51 @@ impl Fixture {
         }))
     }
 
+    /// server-everything behind three replicas and the balancer.
+    pub fn everything_in_a_fleet() -> Self {
+        Self::in_a_fleet(&everything(), Front::Balancer)
+    }
+
+    /// The demo server, likewise.
+    pub fn demo_in_a_fleet() -> Self {
+        let rialto = binary("rialto");
+        let demo = json!({"command": rialto.to_string_lossy(), "args": ["demo-server", "--era", "legacy"]});
+        Self::in_a_fleet(&demo, Front::Balancer)
+    }
+
+    /// server-everything behind three replicas and the balancer, one process for each session.
+    pub fn everything_per_session_in_a_fleet() -> Self {
+        let mut destination = everything();
+        destination["process"] = "per_session".into();
+        let mut fixture = Self::in_a_fleet(&destination, Front::Balancer);
+        fixture.keeps_its_server = false;
+        fixture
+    }
+
+    /// server-everything behind three replicas and the balancer, for clients of the old transport.
+    pub fn everything_by_old_sse_in_a_fleet() -> Self {
+        let mut destination = everything();
+        destination["legacy_sse"] = true.into();
+        let mut fixture = Self::in_a_fleet(&destination, Front::Balancer);
+        fixture.url = fixture.url.replace("/mcp", "/sse");
+        fixture
+    }
+
+    /// server-everything behind three replicas and nginx.
+    pub fn everything_behind_nginx() -> Self {
+        Self::in_a_fleet(&everything(), Front::Nginx)
+    }
+
+    fn in_a_fleet(destination: &Value, front: Front) -> Self {
+        let config = FleetConfig::new(&format!("  server: {destination}\n"));
+        let served = wait_for(Served::fleet(config, front)).expect("a fleet starts");
+        Self {
+            url: served.url_of("server"),
+            served,
+            keeps_its_server: true,
+        }
+    }
+
     fn by_old_sse(destination: Value) -> Self {
         let file = json!({"destinations": {"old": destination}}).to_string();
         let launcher = Rialto::launcher().config(&file);
@@ -116,7 +162,7 @@ impl Fixture {
         let rialto = wait_for(launcher.start()).expect("rialto starts");
         Self {
             url: url(&rialto),
-            rialto,
+            served: Served::One(rialto),
             keeps_its_server: true,
         }
     }
@@ -134,11 +180,11 @@ impl Fixture {
         }
         if self.keeps_its_server {
             // Otherwise finding nothing after the end would prove nothing.
-            assert!(!self.rialto.children().is_empty(), "rialto has a server");
+            assert!(self.served.has_children(), "rialto has a server");
         }
-        self.rialto.sigterm();
-        let status = wait_for(self.rialto.wait(END_DEADLINE));
-        assert!(status.success(), "rialto ended with {status}");
+        for status in wait_for(self.served.end(END_DEADLINE)).expect("rialto ends") {
+            assert!(status.success(), "rialto ended with {status}");
+        }
     }
 }
 
@@ -166,6 +212,10 @@ pub fn test_deps() -> PathBuf {
         );
     }
     folder.canonicalize().expect("the folder is there")
+}
+
+fn everything() -> Value {
+    json!({"command": "node", "args": [server_file(), "stdio"]})
 }
 
 fn server_file() -> String {
