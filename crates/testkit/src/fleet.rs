@@ -280,6 +280,12 @@ impl Fleet {
         Ok(())
     }
 
+    /// Lets the balancer send nothing more to a replica, which goes on.
+    pub fn take_out(&self, number: usize) -> Result<()> {
+        self.balancer.remove(address_of(self.replica(number).rialto())?);
+        Ok(())
+    }
+
     /// Sends SIGTERM to a replica, and waits for its end.
     pub async fn terminate(&mut self, number: usize, deadline: Duration) -> Result<ExitStatus> {
         let rialto = self.replica_mut(number)?.rialto.take();
