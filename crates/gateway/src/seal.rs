@@ -70,7 +70,13 @@ struct Secrets {
     /// Names this process in its states. It is random, so an earlier process had another. In a fleet it
     /// is part of the replica's id.
     process: u64,
+    /// Whether a server's own state names the process too: in a fleet, the server of another replica
+    /// may not know it.
+    names_process: bool,
 }
+
+/// The length of a process in front of a server's own state.
+const PROCESS: usize = 8;
 
 impl Secrets {
     fn new(key: &Key) -> Option<Self> {
@@ -83,6 +89,7 @@ impl Secrets {
         Some(Self {
             key: RandomizedNonceKey::new(&AES_256_GCM, key).ok()?,
             process,
+            names_process: false,
         })
     }
 }
@@ -98,7 +105,10 @@ impl Sealer {
     /// Seals with the key of a fleet, as the replica that has this number.
     pub(crate) fn of_replica(key: &Key, process: u64) -> Self {
         Self {
-            secrets: OnceLock::from(Secrets::of_process(key, process)),
+            secrets: OnceLock::from(Secrets::of_process(key, process).map(|secrets| Secrets {
+                names_process: true,
+                ..secrets
+            })),
         }
     }
 
@@ -157,9 +167,13 @@ impl Sealer {
 
     /// Seals a server's own state.
     fn wrap(&self, original: &str, bound_to: &str) -> Option<String> {
-        let mut data = original.as_bytes().to_vec();
-        let nonce = self
-            .secrets()?
+        let secrets = self.secrets()?;
+        let mut data = Vec::with_capacity(PROCESS + original.len());
+        if secrets.names_process {
+            data.extend_from_slice(&secrets.process.to_be_bytes());
+        }
+        data.extend_from_slice(original.as_bytes());
+        let nonce = secrets
             .key
             .seal_in_place_append_tag(Aad::from(wrapping(bound_to)), &mut data)
             .ok()?;
@@ -170,8 +184,29 @@ impl Sealer {
 
     /// Returns a server's own state, if it was sealed for this.
     fn unwrap(&self, state: &str, bound_to: &str) -> Option<String> {
+        let (_, original) = self.unwrapped(state, bound_to)?;
+        Some(original)
+    }
+
+    /// Returns the other process whose server gave a state, if its replica sealed it for this.
+    pub(crate) fn other_process(&self, state: &str, bound_to: &str) -> Option<u64> {
+        let (process, _) = self.unwrapped(state, bound_to)?;
+        process.filter(|process| Some(*process) != self.secrets().map(|own| own.process))
+    }
+
+    fn unwrapped(&self, state: &str, bound_to: &str) -> Option<(Option<u64>, String)> {
         let bytes = URL_SAFE_NO_PAD.decode(state.strip_prefix(WRAPPED)?).ok()?;
-        String::from_utf8(self.opened(bytes, &wrapping(bound_to))?).ok()
+        let mut plain = self.opened(bytes, &wrapping(bound_to))?;
+        let process = match self.secrets()?.names_process {
+            true => {
+                let (process, rest) = plain.split_first_chunk::<PROCESS>()?;
+                let process = u64::from_be_bytes(*process);
+                plain = rest.to_vec();
+                Some(process)
+            }
+            false => None,
+        };
+        Some((process, String::from_utf8(plain).ok()?))
     }
 
     /// Returns what was sealed for this, of a nonce and all that follows it.
@@ -246,6 +281,19 @@ mod tests {
             state,
             "states never repeat"
         );
+    }
+
+    #[test]
+    fn state_of_a_server_names_its_replica() {
+        let key = [7; 32];
+        let [first, second] = [12, 13].map(|process| Sealer::of_replica(&key, process));
+        let state = first.wrap("own", "demo/alice").unwrap();
+        assert_eq!(second.other_process(&state, "demo/alice"), Some(12));
+        assert_eq!(first.other_process(&state, "demo/alice"), None);
+        assert_eq!(second.other_process(&state, "demo/bob"), None);
+        assert_eq!(second.unwrap(&state, "demo/alice").as_deref(), Some("own"));
+        let alone = Sealer::with_key(key).wrap("own", "demo/alice").unwrap();
+        assert_eq!(Sealer::with_key(key).other_process(&alone, "demo/alice"), None);
     }
 
     #[test]

@@ -186,11 +186,17 @@ impl Endpoint {
         format!("{}/{principal}", self.name)
     }
 
-    /// Returns what seals the server's own states for a caller, where callers differ.
+    /// Returns what seals the server's own states for a caller, where callers or replicas differ.
     pub(crate) fn state_seal(&self, principal: &Principal) -> Option<StateSeal> {
-        self.shared
-            .tells_callers_apart
+        let has_peers = || self.fleet().is_some_and(|fleet| fleet.has_peers());
+        (self.shared.tells_callers_apart || has_peers())
             .then(|| StateSeal::new(Arc::clone(&self.shared.sealer), &self.binding(principal.as_str())))
+    }
+
+    /// Returns the other process whose server gave this state to this caller.
+    pub(crate) fn process_of_state(&self, state: &str, principal: &Principal) -> Option<u64> {
+        let bound_to = self.binding(principal.as_str());
+        self.shared.sealer.other_process(state, &bound_to)
     }
 
     /// Parks a modern request whose server has asked a question. Returns the answer with the

@@ -41,6 +41,8 @@ const KEPT_EVENT: usize = 64 << 10;
 /// A client's request, as it is sent on.
 pub(super) struct Outgoing<'a> {
     pub(super) method: &'a Method,
+    /// The path and the query; `None` for the path of the endpoint, whose query is not read.
+    pub(super) uri: Option<&'a Uri>,
     pub(super) headers: &'a HeaderMap,
     /// What a POST holds.
     pub(super) message: Option<&'a Message>,
@@ -191,12 +193,26 @@ impl RequestContext<'_> {
         };
         let params = message.object(Member::Params);
         let state = params.text("requestState");
-        if let Some(state) = state.filter(|state| seal::is_ours(state)) {
-            match self.destination.parked(&state, &self.caller.principal) {
+        if let Some(state) = state.as_ref().filter(|state| seal::is_ours(state)) {
+            match self.destination.parked(state, &self.caller.principal) {
                 ParkedCall::Waiting(..) => return Ok(None),
-                ParkedCall::Elsewhere(process) => return self.forward_retry(process, request).await,
+                ParkedCall::Elsewhere(process) => {
+                    let lost = Refusal::CallUnreached(Failure::OwnerLost);
+                    let answered = self.forward_to_process(process, request, lost).await;
+                    return answered.map(Some);
+                }
                 ParkedCall::Unknown => {}
             }
+        }
+        // The server of another replica gave it, and may keep what it stands for in memory.
+        if let Some(state) = &state
+            && let Some(process) = self.destination.process_of_state(state, &self.caller.principal)
+            && self.is_living(process).await?
+        {
+            let answered = self
+                .forward_to_process(process, request, Refusal::OwnerUnreached)
+                .await;
+            return answered.map(Some);
         }
         if !self.gateway.is_draining() {
             return Ok(None);
@@ -204,28 +220,31 @@ impl RequestContext<'_> {
         self.forward_to_successor(Target::New, request).await.map(Some)
     }
 
-    /// Lets the replica answer whose call waits for this retry.
-    async fn forward_retry(
+    /// Lets the replica answer whose process has what a request is about; `gone` if that has ended.
+    pub(super) async fn forward_to_process(
         &self,
         process: u64,
         mut request: Outgoing<'_>,
-    ) -> Result<Option<Response<Body>>, Refusal> {
-        let lost = || Refusal::CallUnreached(Failure::OwnerLost);
+        gone: Refusal,
+    ) -> Result<Response<Body>, Refusal> {
         let Some(fleet) = self.destination.fleet() else {
-            return Err(lost());
+            return Err(gone);
         };
-        let nodes = fleet.nodes().await.map_err(|error| {
-            tracing::warn!(%error, "the replicas of the fleet cannot be read");
-            Refusal::RegistryUnavailable
-        })?;
-        let owner = nodes.iter().find(|node| node.id.process() == process);
+        let owner = living(fleet, process).await?;
         let Some(owner) = owner.filter(|_| self.forwarded.is_none()) else {
-            return Err(lost());
+            return Err(gone);
         };
-        match self.forward(fleet, owner, Target::Node, &mut request).await? {
-            Delivery::Answered(response) => Ok(Some(response)),
-            // The call still waits there.
+        match self.forward(fleet, &owner, Target::Node, &mut request).await? {
+            Delivery::Answered(response) => Ok(response),
+            // What it is about is still there.
             Delivery::Undelivered | Delivery::NotOwner => Err(Refusal::OwnerUnreached),
+        }
+    }
+
+    async fn is_living(&self, process: u64) -> Result<bool, Refusal> {
+        match self.destination.fleet() {
+            Some(fleet) => Ok(living(fleet, process).await?.is_some()),
+            None => Ok(false),
         }
     }
 
@@ -299,7 +318,7 @@ impl RequestContext<'_> {
         }
         let mut outgoing = Request::new(peer::RequestBody::Whole(body));
         *outgoing.method_mut() = request.method.clone();
-        *outgoing.uri_mut() = self.path();
+        *outgoing.uri_mut() = request.uri.cloned().unwrap_or_else(|| self.path());
         *outgoing.headers_mut() = headers;
         outgoing
     }
@@ -309,6 +328,15 @@ impl RequestContext<'_> {
         let path = self.endpoint_path.path(&self.destination.name);
         Uri::try_from(path).unwrap_or_else(|_| Uri::from_static("/"))
     }
+}
+
+/// Returns the replica that has this number, if it lives.
+async fn living(fleet: &Fleet, process: u64) -> Result<Option<Node>, Refusal> {
+    let nodes = fleet.nodes().await.map_err(|error| {
+        tracing::warn!(%error, "the replicas of the fleet cannot be read");
+        Refusal::RegistryUnavailable
+    })?;
+    Ok(nodes.iter().find(|node| node.id.process() == process).cloned())
 }
 
 /// Returns what a client is answered whose request may have run, or not.

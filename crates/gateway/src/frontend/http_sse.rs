@@ -24,6 +24,7 @@ use protocol::version::Version;
 use uuid::Uuid;
 
 use super::body::Body;
+use super::forwarding::Outgoing;
 use super::head::Head;
 use super::http::{RefusedRequest, RequestContext, refuse_message};
 use super::request_body::RequestBody;
@@ -105,6 +106,7 @@ impl RequestContext<'_> {
                 .open(self.principal(), self.began, destination.max_sessions())?;
         let events = OldEvents::new(Arc::clone(destination), stream, self.gateway.clock, places)
             .behind_path(&self.config.public_path)
+            .on_replica(self.process())
             .for_at_most(self.caller.time_left(SystemTime::now()));
         Ok(respond::events(Body::old(events)))
     }
@@ -117,20 +119,25 @@ impl RequestContext<'_> {
         let head = Head::of(&parts.headers);
         // Under overload most requests end here: nothing of them was read but their heads.
         self.admit(&head)?;
-        let place = self.gateway.limiter.call(self.sharer().as_ref())?;
+        let place = self.gateway.limiter.call(self.call_sharer().as_ref())?;
         head.check_length()?;
         head.check_content()?;
         self.check_recorded()?;
         let id = stream_id(&parts.uri)?;
         let principal = self.principal();
-        let (destination, stream) = self
+        let found = self
             .destination
             .candidates(SessionUse::FollowUp)
             .find_map(|destination| {
                 let stream = destination.old_streams.find(id, &principal)?;
                 Some((destination, stream))
-            })
-            .ok_or(Refusal::UnknownSession)?;
+            });
+        let Some((destination, stream)) = found else {
+            return match self.replica_of_stream(&parts.uri) {
+                Some(process) => Box::pin(self.forward_old_message(process, parts, body, place)).await,
+                None => Err(Refusal::UnknownSession.into()),
+            };
+        };
         if let Some(handle) = stream.handle() {
             // Its session is named in the query, where the usual look at the headers does not see
             // it.
@@ -171,6 +178,49 @@ impl RequestContext<'_> {
         // For the record; the client reads it on its stream.
         let _ = self.refuse("POST", &refused);
         Ok(respond::empty(StatusCode::ACCEPTED))
+    }
+
+    /// Returns the number of this replica, if there are others.
+    fn process(&self) -> Option<u64> {
+        let fleet = self.destination.fleet().filter(|_| self.gateway.peers.is_some());
+        fleet.map(|fleet| fleet.node().id.process())
+    }
+
+    /// Returns the other replica whose stream a message is for.
+    fn replica_of_stream(&self, uri: &Uri) -> Option<u64> {
+        let own = self.process()?;
+        replica(uri).filter(|process| *process != own && self.forwarded.is_none())
+    }
+
+    /// Lets the replica take a message that has the client's stream.
+    async fn forward_old_message(
+        &self,
+        process: u64,
+        parts: &Parts,
+        body: &mut RequestBody,
+        place: Permit,
+    ) -> Result<Response<Body>, RefusedRequest> {
+        let body = body.read(self.destination.max_message_bytes()).await?;
+        let request_bytes = body.len() as u64;
+        let message = Message::scan(body).map_err(|error| RefusedRequest {
+            refusal: Refusal::NotAMessage(error),
+            message: None,
+            request_bytes,
+        })?;
+        let request = Outgoing {
+            method: &Method::POST,
+            uri: Some(&parts.uri),
+            headers: &parts.headers,
+            message: Some(&message),
+            permit: &mut Some(place),
+        };
+        // A stream ends with its replica, and the session with it.
+        let forwarding = self.forward_to_process(process, request, Refusal::UnknownSession);
+        forwarding.await.map_err(|refusal| RefusedRequest {
+            refusal,
+            message: Some(message.clone()),
+            request_bytes,
+        })
     }
 
     /// Takes a client's message. The first one opens the session.
@@ -301,6 +351,14 @@ async fn answer_of(handle: &Arc<SessionHandle>, call: CallKey) -> Bytes {
     }
 }
 
+/// Returns the replica that the `endpoint` event named.
+fn replica(uri: &Uri) -> Option<u64> {
+    let mut pairs = uri.query()?.split('&');
+    let digits = pairs.find_map(|pair| pair.strip_prefix("replica="))?;
+    let is_number = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_number.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
+}
+
 /// Returns which stream a POST belongs to.
 fn stream_id(uri: &Uri) -> Result<Uuid, Refusal> {
     let mut ids = uri
@@ -319,6 +377,20 @@ fn stream_id(uri: &Uri) -> Result<Uuid, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn replica_of_a_stream_is_read_from_the_query() {
+        let of = |query: &str| replica(&format!("/d/message?{query}").parse().unwrap());
+        assert_eq!(of("sessionId=1&replica=00000000000000ff"), Some(255));
+        for other in [
+            "sessionId=1",
+            "replica=",
+            "replica=ff",
+            "replica=+0000000000000ff",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn the_session_is_read_from_the_query_and_only_once() {

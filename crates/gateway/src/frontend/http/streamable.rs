@@ -343,6 +343,7 @@ impl RequestContext<'_> {
         };
         let request = Outgoing {
             method: http_method,
+            uri: None,
             headers: head.headers(),
             message: None,
             permit: &mut None,
@@ -493,6 +494,7 @@ fn posted_to_peer<'a>(
 ) -> Outgoing<'a> {
     Outgoing {
         method: &Method::POST,
+        uri: None,
         headers,
         message: Some(message),
         permit,

@@ -21,6 +21,8 @@ pub(crate) struct OldEvents {
     clock: Clock,
     /// The path of `public_url`, without a slash at its end.
     public_path: String,
+    /// The replica that other ones send the client's messages to.
+    process: Option<u64>,
     /// The `endpoint` event has been sent.
     begun: bool,
     /// The session's events, once they may be sent.
@@ -50,6 +52,7 @@ impl OldEvents {
             stream,
             clock,
             public_path: String::new(),
+            process: None,
             begun: false,
             events: None,
             ended: false,
@@ -62,6 +65,12 @@ impl OldEvents {
     /// Names the endpoint below this path, which a proxy in front takes away.
     pub(super) fn behind_path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.public_path);
+        self
+    }
+
+    /// Names the replica that has the stream, where there are others.
+    pub(super) fn on_replica(mut self, process: Option<u64>) -> Self {
+        self.process = process;
         self
     }
 
@@ -123,7 +132,10 @@ impl OldEvents {
     fn endpoint(&self) -> Bytes {
         let mut out = BytesMut::new();
         let (base, name) = (&self.public_path, &self.destination.name);
-        let place = format!("{base}/{name}/message?sessionId={}", self.stream.id);
+        let mut place = format!("{base}/{name}/message?sessionId={}", self.stream.id);
+        if let Some(process) = self.process {
+            place.push_str(&format!("&replica={process:016x}"));
+        }
         sse::write_event(&mut out, None, Some("endpoint"), place.as_bytes());
         out.freeze()
     }
