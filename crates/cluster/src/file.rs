@@ -43,10 +43,11 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::error::RegistryError;
+use crate::pools::Pools;
 use crate::record::{Node, NodeId, SessionRecord};
 use crate::registry::{
-    Change, Claim, Created, LEASE, Located, NodeStatus, Operation, Owner, Registry, Renewed, TakeOver, Touch,
-    Updated,
+    Change, Claim, Created, LEASE, Located, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant, Registry,
+    Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
 };
 use crate::rules::{self, Standing};
 
@@ -207,6 +208,8 @@ struct Store {
     /// `None` after an error of the disk: redb repairs what such an error leaves when it opens.
     database: Option<Database>,
     nodes: BTreeMap<NodeId, Node>,
+    /// In memory alone: what was taken of a limit ends with the process.
+    pools: Pools,
     /// Since when touches are in memory alone.
     touched: Option<Instant>,
     purged: Instant,
@@ -228,6 +231,7 @@ impl Store {
             database: Some(open_database(&path)?),
             path,
             nodes: BTreeMap::new(),
+            pools: Pools::default(),
             touched: None,
             purged: Instant::now(),
         };
@@ -337,6 +341,7 @@ impl Store {
             let mut batch = Batch {
                 table: transaction.open_table(SESSIONS).map_err(storage)?,
                 nodes: &mut self.nodes,
+                pools: &mut self.pools,
                 now: unix_millis(),
                 wrote: false,
                 needs_sync: false,
@@ -368,6 +373,7 @@ impl Store {
 struct Batch<'transaction, 'store> {
     table: Table<'transaction, u128, &'static [u8]>,
     nodes: &'store mut BTreeMap<NodeId, Node>,
+    pools: &'store mut Pools,
     /// Milliseconds since the epoch of Unix.
     now: u64,
     wrote: bool,
@@ -675,5 +681,18 @@ impl Registry for FileRegistry {
     fn remove(&self, claim: &Claim) -> Operation<Updated> {
         let claim = claim.clone();
         self.act(move |batch| batch.remove(&claim))
+    }
+
+    fn lease_tokens(&self, bucket: &str, ask: TokenAsk) -> Operation<TokenGrant> {
+        let bucket = bucket.to_owned();
+        self.act(move |batch| Ok(batch.pools.take_tokens(batch.now * 1000, &bucket, ask)))
+    }
+
+    fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant> {
+        let (pool, node) = (pool.to_owned(), node.clone());
+        self.act(move |batch| {
+            let Batch { pools, nodes, .. } = batch;
+            Ok(pools.set_places(&pool, &node, |node| nodes.contains_key(node), ask))
+        })
     }
 }

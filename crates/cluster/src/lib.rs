@@ -14,14 +14,17 @@
 //! | the secret that all replicas share, and certificates from it | [`key`] |
 //! | a fleet: an engine that replicas share | [`mod@redis`] |
 //! | the machine of one replica: what to do with a request for a session | [`ownership`] |
+//! | the machine of one replica: what it admits of a limit that holds for the fleet | [`allowance`] |
 //! | the rules in memory, on a clock of the caller: for tests and simulations | [`memory`] |
 #![warn(missing_docs, clippy::wildcard_enum_match_arm, clippy::indexing_slicing)]
 
+pub mod allowance;
 pub mod error;
 pub mod file;
 pub mod key;
 pub mod memory;
 pub mod ownership;
+mod pools;
 pub mod record;
 pub mod redis;
 pub mod registry;
@@ -34,6 +37,6 @@ pub use key::{ClusterKey, KeyError, PeerIdentity};
 pub use memory::MemoryRegistry;
 pub use record::{Hello, Node, NodeId, NodeIdError, SessionRecord, State, WallTime};
 pub use registry::{
-    Change, Claim, Created, Located, NodeStatus, Operation, Owner, Registry, Renewed, TakeOver, Touch,
-    Updated,
+    Change, Claim, Created, Located, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant, Registry, Renewed,
+    TakeOver, TokenAsk, TokenGrant, Touch, Updated,
 };

@@ -12,10 +12,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use crate::pools::Pools;
 use crate::record::{Node, NodeId, SessionRecord};
 use crate::registry::{
-    Change, Claim, Created, LEASE, Located, NodeStatus, Operation, Owner, Registry, Renewed, TakeOver, Touch,
-    Updated,
+    Change, Claim, Created, LEASE, Located, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant, Registry,
+    Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
 };
 use crate::rules::{self, Standing};
 
@@ -25,6 +26,7 @@ use crate::rules::{self, Standing};
 pub struct Directory {
     nodes: BTreeMap<NodeId, Lease>,
     sessions: HashMap<Uuid, Entry>,
+    pools: Pools,
 }
 
 #[derive(Debug)]
@@ -155,8 +157,21 @@ impl Directory {
         removed
     }
 
+    /// Takes tokens of a bucket.
+    pub fn lease_tokens(&mut self, now: Duration, bucket: &str, ask: TokenAsk) -> TokenGrant {
+        self.pools.take_tokens(micros(now), bucket, ask)
+    }
+
+    /// Sets how many places of a pool a node has.
+    pub fn lease_places(&mut self, now: Duration, pool: &str, node: &NodeId, ask: PlaceAsk) -> PlaceGrant {
+        let nodes = &self.nodes;
+        let lives = |node: &NodeId| nodes.get(node).is_some_and(|lease| lease.ends > now);
+        self.pools.set_places(pool, node, lives, ask)
+    }
+
     /// Drops what has expired by now, and leases that have ended.
     pub fn expire(&mut self, now: Duration) {
+        self.pools.expire(micros(now));
         self.sessions.retain(|_, entry| entry.expires > now);
         self.nodes.retain(|_, lease| lease.ends > now);
     }
@@ -204,6 +219,10 @@ impl Directory {
             Standing::Unknown => Updated::Unknown,
         }
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 4)
 }
 
 /// A [`Directory`] as a [`Registry`]. Clones share it, as replicas share an engine.
@@ -312,5 +331,15 @@ impl Registry for MemoryRegistry {
     fn remove(&self, claim: &Claim) -> Operation<Updated> {
         let claim = claim.clone();
         self.act(move |directory, now| directory.remove(now, &claim))
+    }
+
+    fn lease_tokens(&self, bucket: &str, ask: TokenAsk) -> Operation<TokenGrant> {
+        let bucket = bucket.to_owned();
+        self.act(move |directory, now| directory.lease_tokens(now, &bucket, ask))
+    }
+
+    fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant> {
+        let (pool, node) = (pool.to_owned(), node.clone());
+        self.act(move |directory, now| directory.lease_places(now, &pool, &node, ask))
     }
 }

@@ -8,6 +8,8 @@
 //! | `PREFIX:session:{ID}` | a hash: `v` version, `r` record, `e` epoch, `o` owner or empty, `s` state, `a` last use |
 //! | `PREFIX:node:NAME/INCARNATION` | a replica as JSON; its time to live is the lease |
 //! | `PREFIX:nodes` | the set of ids that may have a lease |
+//! | `PREFIX:bucket:NAME` | the time up to which a bucket is used; gone when it is full again |
+//! | `PREFIX:places:NAME` | a hash: the places of each node in a pool |
 //!
 //! The record in `r` is the one of creation. The other members go over those in it, so that a
 //! take-over or a touch does not write the client's greeting again.
@@ -43,8 +45,8 @@ use self::script::Scripts;
 use crate::error::RegistryError;
 use crate::record::{Node, NodeId, SessionRecord, State, VERSION, WallTime};
 use crate::registry::{
-    Change, Claim, Created, LEASE, Located, NodeStatus, Operation, Owner, Registry, Renewed, TakeOver, Touch,
-    Updated,
+    Change, Claim, Created, LEASE, Located, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant, Registry,
+    Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
 };
 
 /// The most touches of one script: the engine does nothing else meanwhile, some milliseconds.
@@ -52,6 +54,10 @@ pub const TOUCHES_AT_ONCE: usize = 200;
 
 /// The most commands that wait for the engine.
 const COMMANDS_AT_ONCE: usize = 4096;
+
+/// How long the places of a pool stay without an ask. Replicas repeat theirs more often
+/// ([`crate::allowance::REPEAT`]); the places of a dead replica end with its lease.
+const PLACES_STAY: Duration = Duration::from_secs(600);
 
 /// The longest time to live: an engine refuses one that overflows its clock.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -189,6 +195,14 @@ impl RedisRegistry {
 
     fn node_key(&self, node: &NodeId) -> String {
         format!("{}{node}", self.node_prefix())
+    }
+
+    fn bucket_key(&self, bucket: &str) -> String {
+        format!("{}:bucket:{bucket}", self.shared.prefix)
+    }
+
+    fn places_key(&self, pool: &str) -> String {
+        format!("{}:places:{pool}", self.shared.prefix)
     }
 
     fn nodes_key(&self) -> String {
@@ -366,6 +380,11 @@ impl Members {
             None => Owner::Gone,
         };
         Ok(Located { record, owner })
+    }
+
+    /// Reads a number that was given as one of 32 bits.
+    fn small(&mut self) -> Result<u32, RegistryError> {
+        self.string()?.parse().map_err(unreadable)
     }
 
     fn updated(&mut self, word: &str) -> Result<Updated, RegistryError> {
@@ -574,5 +593,46 @@ impl Registry for RedisRegistry {
         let keys = vec![self.session_key(claim.session)];
         let removed = self.run(|scripts| &scripts.remove, keys, claim_arguments(claim));
         then(removed, updated)
+    }
+
+    fn lease_tokens(&self, bucket: &str, ask: TokenAsk) -> Operation<TokenGrant> {
+        let keys = vec![self.bucket_key(bucket)];
+        let arguments = vec![text(ask.per_minute.max(1)), text(ask.want), text(ask.spent)];
+        let leased = self.run(|scripts| &scripts.lease_tokens, keys, arguments);
+        then(leased, |reply| {
+            let (word, mut members) = Members::of(reply)?;
+            if word != "done" {
+                return Err(unexpected(&word));
+            }
+            Ok(TokenGrant {
+                granted: members.small()?,
+                left: members.small()?,
+                wait: Duration::from_micros(members.number()?),
+            })
+        })
+    }
+
+    fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant> {
+        let keys = vec![self.places_key(pool)];
+        let arguments = vec![
+            text(node),
+            text(self.node_prefix()),
+            text(ask.limit),
+            text(ask.held),
+            text(ask.want),
+            millis(PLACES_STAY),
+        ];
+        let leased = self.run(|scripts| &scripts.lease_places, keys, arguments);
+        then(leased, |reply| {
+            let (word, mut members) = Members::of(reply)?;
+            if word != "done" {
+                return Err(unexpected(&word));
+            }
+            Ok(PlaceGrant {
+                granted: members.small()?,
+                before: members.small()?,
+                free: members.small()?,
+            })
+        })
     }
 }

@@ -133,6 +133,57 @@ pub struct Touch {
     pub idle: Duration,
 }
 
+/// What a replica takes from a bucket.
+///
+/// A bucket holds the tokens of a minute and refills evenly, by the engine's clock. A bucket that
+/// the engine does not know is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenAsk {
+    /// How many tokens a minute refills, and the most that the bucket holds; at least 1.
+    pub per_minute: u32,
+    /// How many are wanted.
+    pub want: u32,
+    /// How many were used without the engine, while it could not be reached. They are taken even
+    /// if the bucket has fewer, and refilling makes up for the rest.
+    pub spent: u32,
+}
+
+/// What a replica got from a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenGrant {
+    /// How many tokens the replica may use: those wanted, or all that there were.
+    pub granted: u32,
+    /// How many are left.
+    pub left: u32,
+    /// How long it takes until there is one; zero if some are left.
+    pub wait: Duration,
+}
+
+/// How many places of a pool a replica has from now on.
+///
+/// The replica states what it wants as a total, so the ask may be repeated after a lost answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlaceAsk {
+    /// The places of the pool, for all replicas together.
+    pub limit: u32,
+    /// What the replica keeps in any case, since it is in use.
+    pub held: u32,
+    /// The total that it would like; below what it had, the others are given back.
+    pub want: u32,
+}
+
+/// How many places of a pool a replica has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlaceGrant {
+    /// The total from now on, until its lease ends.
+    pub granted: u32,
+    /// What the engine had noted before. Less than the replica believes means that its lease had
+    /// ended, or that the engine lost everything.
+    pub before: u32,
+    /// What is left for all replicas.
+    pub free: u32,
+}
+
 /// A directory of sessions. See the [module](self) for what all engines promise.
 ///
 /// Records expire after the time `idle` that the last operation on them gave.
@@ -173,6 +224,13 @@ pub trait Registry: Debug + Send + Sync {
 
     /// Deletes the record of a session that ended.
     fn remove(&self, claim: &Claim) -> Operation<Updated>;
+
+    /// Takes tokens of a bucket, for requests that this replica admits. After a lost answer the
+    /// tokens may be gone: the caller admits nothing for them.
+    fn lease_tokens(&self, bucket: &str, ask: TokenAsk) -> Operation<TokenGrant>;
+
+    /// Sets how many places of a pool a node has. They end with the lease of the node.
+    fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant>;
 }
 
 impl SessionRecord {

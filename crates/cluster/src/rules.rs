@@ -1,10 +1,14 @@
-//! Which claim wins: the comparisons that every engine makes in its atomic step.
+//! Which claim wins and what is granted: the comparisons that every engine makes in its atomic step.
 //!
 //! The engines in memory and in a file call these functions. The scripts of the Redis engine state
 //! the same rules in Lua, and the suite runs on all three.
 
+use std::time::Duration;
+
 use crate::record::{NodeId, SessionRecord};
-use crate::registry::Claim;
+use crate::registry::{Claim, PlaceAsk, PlaceGrant, TokenAsk, TokenGrant};
+
+const MINUTE: u64 = 60_000_000;
 
 /// What a claim is worth, compared with what is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,4 +48,44 @@ pub(crate) fn may_take_over(stored: &SessionRecord, seen: u64, by: &NodeId, owne
         Some(owner) => owner == by || !owner_lives,
     };
     stored.epoch == seen && is_free
+}
+
+/// Takes tokens of a bucket: the generic cell rate algorithm. `used` is the time up to which the
+/// bucket is used, in microseconds of the engine's clock, as is `now`. Returns the new one.
+pub(crate) fn take_tokens(used: u64, now: u64, ask: TokenAsk) -> (u64, TokenGrant) {
+    let per_minute = u64::from(ask.per_minute.max(1));
+    let cost = |tokens: u64| (tokens * MINUTE).div_ceil(per_minute);
+    // A clock that was set back must not close the bucket for longer than a minute.
+    let latest = now + 2 * MINUTE;
+    let used = used
+        .max(now)
+        .saturating_add(cost(u64::from(ask.spent)))
+        .min(latest);
+    let room = (now + MINUTE).saturating_sub(used);
+    let left = room * per_minute / MINUTE;
+    let granted = left.min(u64::from(ask.want));
+    let used = used + cost(granted);
+    let left = left - granted;
+    let wait = match left {
+        0 => (used + cost(1)).saturating_sub(now + MINUTE),
+        _ => 0,
+    };
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let grant = TokenGrant {
+        granted: small(granted),
+        left: small(left),
+        wait: Duration::from_micros(wait),
+    };
+    (used, grant)
+}
+
+/// Sets the places of one node. `others` is the sum over the other living nodes.
+pub(crate) fn set_places(before: u32, others: u32, ask: PlaceAsk) -> PlaceGrant {
+    let room = ask.limit.saturating_sub(others);
+    let granted = ask.held.max(ask.want.min(room));
+    PlaceGrant {
+        granted,
+        before,
+        free: room.saturating_sub(granted),
+    }
 }

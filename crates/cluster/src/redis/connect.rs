@@ -12,13 +12,13 @@ use uuid::Uuid;
 use super::{CommandError, RedisRegistry, RedisSettings, Shared};
 use crate::error::RegistryError;
 use crate::record::{Hello, Node, NodeId, SessionRecord, State, WallTime};
-use crate::registry::{Change, Registry as _, Touch};
+use crate::registry::{Change, PlaceAsk, Registry as _, TokenAsk, Touch};
 
 /// The first version that is served: `INFO` and the rules of scripts are those of 7.
 const OLDEST: u32 = 7;
 
 /// The rules of a user that may do everything that is needed, for `ACL SETUSER`.
-const ACL_RULES: &str = "+@hash +@set +@string +del +exists +pexpire +pttl +evalsha +script|load +info";
+const ACL_RULES: &str = "+@hash +@set +@string +del +exists +pexpire +pttl +time +evalsha +script|load +info";
 
 /// Why an engine cannot be used.
 #[derive(Debug, Error)]
@@ -286,6 +286,20 @@ async fn operations(registry: &RedisRegistry) -> Result<(), RegistryError> {
         registry.touch_many(vec![touch]).await?;
         registry.remove(&claim).await?;
         registry.release(&claim).await?;
+    }
+    let ask = TokenAsk {
+        per_minute: 1,
+        want: 0,
+        spent: 0,
+    };
+    registry.lease_tokens("check", ask).await?;
+    let ask = |want| PlaceAsk {
+        limit: 1,
+        held: 0,
+        want,
+    };
+    for want in [1, 0] {
+        registry.lease_places("check", &node.id, ask(want)).await?;
     }
     registry.leave(&node.id).await
 }

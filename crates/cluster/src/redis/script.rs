@@ -18,6 +18,8 @@ pub(super) struct Scripts {
     pub(super) touch_many: Script,
     pub(super) release: Script,
     pub(super) remove: Script,
+    pub(super) lease_tokens: Script,
+    pub(super) lease_places: Script,
 }
 
 /// Returns a record with its owner's node, or nil where the owner has no lease.
@@ -158,6 +160,55 @@ redis.call('DEL', KEYS[1])
 return {'done'}
 ";
 
+/// KEYS: bucket. ARGV: tokens a minute, wanted, spent. The value is the time up to which the bucket
+/// is used, in microseconds.
+const LEASE_TOKENS: &str = "
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local minute = 60000000
+local interval = minute / tonumber(ARGV[1])
+local used = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), now)
+used = math.min(used + tonumber(ARGV[3]) * interval, now + 2 * minute)
+local left = math.max(0, math.floor((now + minute - used) / interval + 0.000001))
+local granted = math.min(left, tonumber(ARGV[2]))
+used = used + granted * interval
+left = left - granted
+local wait = 0
+if left == 0 then wait = math.max(0, used + interval - now - minute) end
+if used > now then
+  redis.call('SET', KEYS[1], string.format('%.0f', used), 'PX', string.format('%.0f', math.ceil((used - now) / 1000)))
+end
+local function text(number) return string.format('%.0f', number) end
+return {'done', text(granted), text(left), text(wait)}
+";
+
+/// KEYS: pool. ARGV: node, prefix of the nodes, limit, held, wanted, time to live. Members are
+/// nodes, and their places.
+const LEASE_PLACES: &str = "
+local members = redis.call('HGETALL', KEYS[1])
+local before, others = 0, 0
+for at = 1, #members, 2 do
+  local node, places = members[at], tonumber(members[at + 1])
+  if node == ARGV[1] then
+    before = places
+  elseif redis.call('EXISTS', ARGV[2] .. node) == 1 then
+    others = others + places
+  else
+    redis.call('HDEL', KEYS[1], node)
+  end
+end
+local room = math.max(0, tonumber(ARGV[3]) - others)
+local granted = math.max(tonumber(ARGV[4]), math.min(tonumber(ARGV[5]), room))
+local function text(number) return string.format('%.0f', number) end
+if granted > 0 then
+  redis.call('HSET', KEYS[1], ARGV[1], text(granted))
+  redis.call('PEXPIRE', KEYS[1], ARGV[6])
+else
+  redis.call('HDEL', KEYS[1], ARGV[1])
+end
+return {'done', text(granted), text(before), text(math.max(0, room - granted))}
+";
+
 impl Scripts {
     pub(super) fn new() -> Self {
         let after = |functions: &str, script: &str| Script::new(&format!("{functions}{script}"));
@@ -173,6 +224,8 @@ impl Scripts {
             touch_many: after(STANDING, TOUCH_MANY),
             release: after(STANDING, RELEASE),
             remove: after(STANDING, REMOVE),
+            lease_tokens: Script::new(LEASE_TOKENS),
+            lease_places: Script::new(LEASE_PLACES),
         }
     }
 }

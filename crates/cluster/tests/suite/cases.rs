@@ -6,8 +6,8 @@ use std::time::Duration;
 use cluster::record::MAX_RECORD_BYTES;
 use cluster::registry::LEASE;
 use cluster::{
-    Change, Claim, Created, Hello, Located, Node, NodeId, Owner, Registry, RegistryError, Renewed,
-    SessionRecord, State, TakeOver, Touch, Updated, WallTime,
+    Change, Claim, Created, Hello, Located, Node, NodeId, Owner, PlaceAsk, PlaceGrant, Registry,
+    RegistryError, Renewed, SessionRecord, State, TakeOver, TokenAsk, TokenGrant, Touch, Updated, WallTime,
 };
 use testkit::PATIENCE;
 use uuid::Uuid;
@@ -578,4 +578,117 @@ where
     let mut results = set.join_all().await;
     results.sort_by_key(|(at, _)| *at);
     results.into_iter().map(|(_, result)| result).collect()
+}
+
+async fn tokens(registry: &Arc<dyn Registry>, bucket: &str, ask: (u32, u32, u32)) -> TokenGrant {
+    let (per_minute, want, spent) = ask;
+    let ask = TokenAsk {
+        per_minute,
+        want,
+        spent,
+    };
+    registry.lease_tokens(bucket, ask).await.unwrap()
+}
+
+pub(crate) async fn bucket_holds_the_tokens_of_a_minute(engine: &mut impl Engine) {
+    let registry = engine.registry();
+    let first = tokens(&registry, "ann", (3, 2, 0)).await;
+    assert_eq!((first.granted, first.left, first.wait), (2, 1, Duration::ZERO));
+    let rest = tokens(&registry, "ann", (3, 5, 0)).await;
+    assert_eq!((rest.granted, rest.left), (1, 0));
+    // The next one comes after a third of a minute.
+    assert!(rest.wait > Duration::ZERO && rest.wait <= Duration::from_secs(20));
+    assert_eq!(tokens(&registry, "ann", (3, 1, 0)).await.granted, 0);
+    assert_eq!(tokens(&registry, "bob", (3, 1, 0)).await.granted, 1);
+}
+
+pub(crate) async fn tokens_that_were_spent_are_taken_from_the_bucket(engine: &mut impl Engine) {
+    let registry = engine.registry();
+    assert_eq!(tokens(&registry, "ann", (4, 0, 3)).await.left, 1);
+    let grant = tokens(&registry, "ann", (4, 1, 3)).await;
+    assert_eq!((grant.granted, grant.left), (0, 0));
+    // Two more than there were are owed.
+    assert!(grant.wait > Duration::from_secs(30) && grant.wait <= Duration::from_secs(45));
+}
+
+pub(crate) async fn bucket_refills_by_the_clock_of_the_engine(engine: &mut impl Engine) {
+    const PER_MINUTE: u32 = 60_000;
+    let registry = engine.registry();
+    assert_eq!(
+        tokens(&registry, "ann", (PER_MINUTE, PER_MINUTE, 0))
+            .await
+            .granted,
+        PER_MINUTE
+    );
+    testkit::poll_until("a token comes", PATIENCE, async || {
+        engine.tick(Duration::from_millis(5));
+        let grant = tokens(&registry, "ann", (PER_MINUTE, 1, 0)).await;
+        Ok::<_, RegistryError>((grant.granted == 1).then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+async fn places(registry: &Arc<dyn Registry>, node: &Node, (held, want): (u32, u32)) -> PlaceGrant {
+    let ask = PlaceAsk { limit: 5, held, want };
+    registry.lease_places("ann", &node.id, ask).await.unwrap()
+}
+
+/// Joins two nodes. Three of the five places go to the first, two to the second.
+async fn two_nodes(registry: &Arc<dyn Registry>) -> (Node, Node) {
+    let (a, b) = (node("a"), node("b"));
+    registry.join(&a).await.unwrap();
+    registry.join(&b).await.unwrap();
+    let of_a = places(registry, &a, (0, 3)).await;
+    assert_eq!((of_a.granted, of_a.before, of_a.free), (3, 0, 2));
+    let of_b = places(registry, &b, (0, 4)).await;
+    assert_eq!((of_b.granted, of_b.before, of_b.free), (2, 0, 0));
+    (a, b)
+}
+
+pub(crate) async fn places_of_all_nodes_are_at_most_the_limit(engine: &mut impl Engine) {
+    let registry = engine.registry();
+    let (a, b) = two_nodes(&registry).await;
+    // After a lost answer the ask is repeated, and changes nothing.
+    let again = places(&registry, &a, (0, 3)).await;
+    assert_eq!((again.granted, again.before, again.free), (3, 3, 0));
+    assert_eq!(places(&registry, &a, (3, 5)).await.granted, 3);
+    let given_back = places(&registry, &a, (1, 1)).await;
+    assert_eq!(
+        (given_back.granted, given_back.before, given_back.free),
+        (1, 3, 2)
+    );
+    assert_eq!(places(&registry, &b, (2, 9)).await.granted, 4);
+}
+
+pub(crate) async fn places_of_a_node_end_with_its_lease(engine: &mut impl Engine) {
+    let registry = engine.registry();
+    let (_, b) = two_nodes(&registry).await;
+    drop(registry);
+    engine.end_leases().await;
+    let registry = engine.registry();
+    registry.join(&b).await.unwrap();
+    assert_eq!(places(&registry, &b, (2, 5)).await.granted, 5);
+}
+
+pub(crate) async fn places_of_a_node_that_left_return(engine: &mut impl Engine) {
+    let registry = engine.registry();
+    let (a, b) = two_nodes(&registry).await;
+    registry.leave(&a.id).await.unwrap();
+    assert_eq!(places(&registry, &b, (2, 5)).await.granted, 5);
+}
+
+pub(crate) async fn places_in_use_are_noted_again_after_a_loss(engine: &mut impl Engine) {
+    let registry = engine.registry();
+    let (a, b) = two_nodes(&registry).await;
+    drop(registry);
+    engine.lose_everything().await;
+    let registry = engine.registry();
+    for node in [&a, &b] {
+        registry.join(node).await.unwrap();
+    }
+    assert_eq!(places(&registry, &b, (2, 4)).await.granted, 4);
+    let late = places(&registry, &a, (3, 3)).await;
+    assert_eq!((late.granted, late.before, late.free), (3, 0, 0));
+    assert_eq!(places(&registry, &b, (2, 4)).await.granted, 2);
 }

@@ -40,6 +40,13 @@ macro_rules! suite {
             lease_that_ended_is_not_renewed,
             engine_that_lost_everything_gets_the_records_again,
             operations_may_run_at_once,
+            bucket_holds_the_tokens_of_a_minute,
+            tokens_that_were_spent_are_taken_from_the_bucket,
+            bucket_refills_by_the_clock_of_the_engine,
+            places_of_all_nodes_are_at_most_the_limit,
+            places_of_a_node_end_with_its_lease,
+            places_of_a_node_that_left_return,
+            places_in_use_are_noted_again_after_a_loss,
         );
     };
     ($engine:ty: $($case:ident,)*) => {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cluster::redis::{ConnectError, RedisRegistry, RedisSettings};
-use cluster::{Created, Registry as _, RegistryError, Renewed, Updated};
+use cluster::{Created, PlaceAsk, Registry as _, RegistryError, Renewed, TokenAsk, Updated};
 use testkit::redis::Redis;
 use testkit::upstream::CertificateAuthority;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -405,4 +405,34 @@ async fn record_of_another_version_is_reported_and_stays() {
     assert_eq!(registry.release(&claim(&stored)).await, Err(other()));
     assert_eq!(registry.remove(&claim(&stored)).await, Err(other()));
     assert_eq!(stored_fields(), before);
+}
+
+#[tokio::test]
+async fn limit_whose_key_holds_something_else_is_refused_and_the_key_stays() {
+    let redis = Redis::start().unwrap();
+    let registry = RedisRegistry::connect(&settings(&redis.url())).await.unwrap();
+    redis.command(&["HSET", "rialto:bucket:ann", "a", "b"]).unwrap();
+    redis.command(&["SET", "rialto:places:ann", "text"]).unwrap();
+    redis.command(&["SET", "rialto:bucket:bob", "text"]).unwrap();
+    let ask = TokenAsk {
+        per_minute: 60,
+        want: 1,
+        spent: 0,
+    };
+    for bucket in ["ann", "bob"] {
+        let error = registry.lease_tokens(bucket, ask).await.unwrap_err();
+        assert!(matches!(error, RegistryError::Refused(_)), "{error}");
+    }
+    let ask = PlaceAsk {
+        limit: 5,
+        held: 0,
+        want: 1,
+    };
+    let error = registry
+        .lease_places("ann", &node("a").id, ask)
+        .await
+        .unwrap_err();
+    assert!(matches!(error, RegistryError::Refused(_)), "{error}");
+    assert_eq!(redis.command(&["TYPE", "rialto:bucket:ann"]).unwrap(), "+hash");
+    assert_eq!(redis.command(&["TYPE", "rialto:places:ann"]).unwrap(), "+string");
 }

@@ -2,7 +2,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use cluster::registry::{Change, Located, NodeStatus, Renewed, TakeOver, Touch, Updated};
+use cluster::registry::{
+    Change, Located, NodeStatus, PlaceAsk, PlaceGrant, Renewed, TakeOver, TokenAsk, TokenGrant, Touch,
+    Updated,
+};
 
 use super::*;
 
@@ -59,6 +62,12 @@ impl Registry for Outage {
     }
     fn remove(&self, claim: &Claim) -> Operation<Updated> {
         self.pass(self.registry.remove(claim))
+    }
+    fn lease_tokens(&self, bucket: &str, ask: TokenAsk) -> Operation<TokenGrant> {
+        self.pass(self.registry.lease_tokens(bucket, ask))
+    }
+    fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant> {
+        self.pass(self.registry.lease_places(pool, node, ask))
     }
 }
 
