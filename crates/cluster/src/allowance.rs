@@ -3,10 +3,10 @@
 //! # Which limits hold for the fleet
 //!
 //! A limit about a caller holds for the fleet, since a balancer spreads one caller over all
-//! replicas: requests a minute, and, where they are configured, calls, sessions and streams of one
+//! replicas: requests a minute, and, where they are configured, calls and sessions of one
 //! principal. So does `max_sessions` of a destination. Limits that protect the memory, the files or
 //! the children of a process stay with each replica: everything "in all", connections, bytes, and
-//! what one session has. Wrong credentials stay with each replica too, so that guesses from outside
+//! streams, and what one session has. Wrong credentials stay with each replica too, so that guesses from outside
 //! cost the engine nothing.
 //!
 //! # Two kinds of limits, one mechanism
@@ -116,14 +116,6 @@ impl Waiting {
         let first = self.waiting.pop_front();
         self.decided.extend(first.map(|id| (id, admission)));
         first.is_some()
-    }
-
-    /// Forgets a request whose client is gone. Returns whether it was admitted already.
-    fn cancel(&mut self, id: WaitId) -> bool {
-        self.waiting.retain(|waiting| *waiting != id);
-        let is_admitted = self.decided.contains(&(id, Admission::Admitted));
-        self.decided.retain(|(decided, _)| *decided != id);
-        is_admitted
     }
 }
 
@@ -343,16 +335,17 @@ impl Tokens {
         self.waiting.decided.pop_front()
     }
 
-    /// Returns whether the machine knows nothing that a new one would not.
+    /// Returns the time from which on the machine knows nothing that a new one would not, if there
+    /// is no further request.
     #[must_use]
-    pub fn is_idle(&self, now: Duration) -> bool {
+    pub fn idle_from(&self) -> Option<Duration> {
         // After a minute the engine's bucket is full again, even if much was spent.
         let quiet = match (self.mode, self.spent) {
             (Mode::Leased, 0) => HOLD,
             (Mode::Leased | Mode::Share(_), _) => MINUTE,
         };
-        let is_quiet = now.saturating_sub(self.last_use) > quiet && now >= self.empty_until;
-        is_quiet && self.asked.is_none() && self.waiting.is_empty()
+        let is_busy = self.asked.is_some() || !self.waiting.is_empty();
+        (!is_busy).then(|| (self.last_use + quiet).max(self.empty_until))
     }
 
     fn tokens(&self) -> u32 {
@@ -450,8 +443,8 @@ enum PlaceMode {
     Share(Duration),
 }
 
-/// The places of one pool, on one replica: calls, sessions or streams of one caller, or sessions of
-/// one destination. See the [module](self).
+/// The places of one pool, on one replica: calls or sessions of one caller, or sessions of one
+/// destination. See the [module](self).
 #[derive(Debug)]
 pub struct Places {
     limit: u32,
@@ -527,13 +520,6 @@ impl Places {
         // Where another replica may need it, an unused place goes back at once.
         let unused = self.granted.saturating_sub(self.in_use);
         self.wants_ask |= unused > self.most_spare(nodes);
-    }
-
-    /// Forgets a request whose client is gone. A place that it had got already is given back.
-    pub fn handle_cancelled(&mut self, id: WaitId, nodes: u32) {
-        if self.waiting.cancel(id) {
-            self.handle_released(nodes);
-        }
     }
 
     /// Looks for places that stay unused and for a note that is old. The driver calls it about once

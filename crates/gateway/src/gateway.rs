@@ -206,6 +206,13 @@ impl Gateway {
             session_idle: settings.session_idle,
             drain: settings.drain,
         };
+        let limiter = Limiter::new(settings.limits.clone());
+        let limiter = match &replica {
+            Some(replica) => {
+                limiter.with_fleet(Arc::clone(&replica.registry), replica.node.id.clone(), clock)
+            }
+            None => limiter,
+        };
         let gateway = Arc::new(Self {
             clock,
             audit,
@@ -214,7 +221,7 @@ impl Gateway {
             config: RwLock::new(Arc::new(config)),
             startup_config: StartupConfig::of(settings),
             reload_failed: AtomicBool::new(false),
-            limiter: Limiter::new(settings.limits.clone()),
+            limiter,
             listener_metrics,
             shows_metrics: settings.metrics,
             limits: settings.limits.clone(),

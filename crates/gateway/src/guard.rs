@@ -8,6 +8,7 @@
 
 pub(crate) mod bearer;
 pub(crate) mod connections;
+mod fleet_limits;
 mod issuer;
 mod jwks;
 mod jwt;

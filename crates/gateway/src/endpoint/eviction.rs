@@ -22,6 +22,13 @@ impl Endpoint {
         if self.sessions().len() < limit {
             return Ok(());
         }
+        self.end_one_session(newcomer)
+    }
+
+    /// Ends a session to make room for another: one that is no longer used, else one of a principal
+    /// over its share.
+    pub(crate) fn end_one_session(&self, newcomer: &Principal) -> Result<(), Refusal> {
+        let limit = self.settings.max_sessions;
         let handles = self.sessions_by_key();
         let held = handles.iter().map(|(key, handle)| HeldSession {
             key: *key,

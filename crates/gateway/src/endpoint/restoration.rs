@@ -64,7 +64,7 @@ impl Endpoint {
         id: Uuid,
         principal: &Principal,
         headers: &HeaderMap,
-        permit: impl FnOnce() -> Result<Permit, Refusal>,
+        permit: impl Future<Output = Result<Permit, Refusal>>,
     ) -> Result<Arc<SessionHandle>, Refusal> {
         let fleet = self.fleet().ok_or(Refusal::UnknownSession)?;
         let _turn = fleet.store().turn(id).await;
@@ -78,7 +78,7 @@ impl Endpoint {
         if !self.upstream.has_credentials(headers) {
             return Err(Refusal::UnknownSession);
         }
-        let permit = permit()?;
+        let permit = permit.await?;
         let record = self.take_record(fleet, id, principal).await?;
         let epoch = record.epoch;
         let restored = self.enter_restored(fleet, *record, principal, headers);

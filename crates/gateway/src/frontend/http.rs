@@ -30,7 +30,7 @@ use crate::endpoint::{Endpoint, SessionUse};
 use crate::frontend::respond;
 use crate::gateway::Gateway;
 use crate::guard::connections::ConnectionSlot;
-use crate::guard::limits::{Account, Sharer};
+use crate::guard::limits::{Account, Permit, Sharer};
 use crate::guard::resource::EndpointPath;
 use crate::guard::{Admission, AuthRequest, AuthTarget, Caller};
 use crate::peer::Forwarded;
@@ -417,7 +417,16 @@ impl Gateway {
                     Some(forwarded) if forwarded.principal != context.caller.principal.as_str() => {
                         Err(context.refuse(parts.method.as_str(), &Refusal::OtherCaller.into()))
                     }
-                    Some(_) | None => Ok(context),
+                    Some(_) => Ok(context),
+                    None => {
+                        // Boxed, since most gateways have no fleet.
+                        if context.counts_in_fleet()
+                            && let Err(refusal) = Box::pin(context.admit_in_fleet()).await
+                        {
+                            return Err(context.refuse(parts.method.as_str(), &refusal.into()));
+                        }
+                        Ok(context)
+                    }
                 }
             }
             Err(refusal) => Err(context(Arc::new(Caller::unauthenticated()), None)
@@ -532,6 +541,49 @@ impl RequestContext<'_> {
             return Ok(Some(handle));
         }
         Ok(None)
+    }
+
+    /// Returns whether the request, and a call that it makes, are counted in the whole fleet. The
+    /// replica that its client reached has counted a request of a peer.
+    pub(super) fn counts_in_fleet(&self) -> bool {
+        self.gateway.limiter.is_in_fleet() && self.forwarded.is_none()
+    }
+
+    /// Counts the request against the minute that its caller has in the whole fleet.
+    pub(super) async fn admit_in_fleet(&self) -> Result<(), Refusal> {
+        let limiter = &self.gateway.limiter;
+        limiter.request_in_fleet(self.account.as_ref()).await
+    }
+
+    /// Takes a place for a call that all replicas count.
+    pub(super) async fn call_in_fleet(&self, permit: Option<&mut Permit>) -> Result<(), Refusal> {
+        let limiter = &self.gateway.limiter;
+        match permit {
+            Some(permit) => limiter.call_in_fleet(self.account.as_ref(), permit).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the places of a new session: here, and where replicas count together, in the fleet.
+    pub(super) async fn session_permit(&self) -> Result<Permit, Refusal> {
+        let limiter = &self.gateway.limiter;
+        let mut permit = limiter.session(self.sharer().as_ref())?;
+        if limiter.is_in_fleet() {
+            let limit = self.destination.max_sessions();
+            let destination = (&*self.destination.name, limit);
+            let account = self.account.as_ref();
+            let taken = limiter.session_in_fleet(account, destination, &mut permit).await;
+            if taken == Err(Refusal::TooManySessions { limit }) {
+                // One that is no longer used makes room, as where a single process is full.
+                self.destination.end_one_session(&self.caller.principal)?;
+                limiter
+                    .session_in_fleet(account, destination, &mut permit)
+                    .await?;
+            } else {
+                taken?;
+            }
+        }
+        Ok(permit)
     }
 
     /// Returns how the answer's bytes are counted while they wait on this connection.

@@ -74,6 +74,7 @@ impl RequestContext<'_> {
         match (path, &parts.method) {
             (OldPath::Stream, &Method::GET) => self
                 .open_old_stream(&Head::of(&parts.headers))
+                .await
                 .unwrap_or_else(|refusal| self.refuse("GET", &refusal.into())),
             (OldPath::Message, &Method::POST) => panics::contained(self.take_old_message(parts, body))
                 .await
@@ -85,7 +86,7 @@ impl RequestContext<'_> {
         }
     }
 
-    fn open_old_stream(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
+    async fn open_old_stream(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
         self.admit(head)?;
         head.check_accepts_events()?;
         if self.gateway.is_draining() {
@@ -96,10 +97,7 @@ impl RequestContext<'_> {
         // Here a stream is a session.
         let limiter = &self.gateway.limiter;
         let sharer = self.sharer();
-        let places = [
-            limiter.stream(sharer.as_ref())?,
-            limiter.session(sharer.as_ref())?,
-        ];
+        let places = [limiter.stream(sharer.as_ref())?, self.session_permit().await?];
         let stream =
             destination
                 .old_streams
@@ -119,7 +117,10 @@ impl RequestContext<'_> {
         let head = Head::of(&parts.headers);
         // Under overload most requests end here: nothing of them was read but their heads.
         self.admit(&head)?;
-        let place = self.gateway.limiter.call(self.call_sharer().as_ref())?;
+        let mut place = self.gateway.limiter.call(self.call_sharer().as_ref())?;
+        if self.counts_in_fleet() {
+            Box::pin(self.call_in_fleet(Some(&mut place))).await?;
+        }
         head.check_length()?;
         head.check_content()?;
         self.check_recorded()?;

@@ -13,12 +13,15 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::AcqRel, Ordering::Acquire};
 
+use cluster::{NodeId, Registry};
 use http::HeaderMap;
 use parking_lot::Mutex;
 use protocol::exchange::Principal;
 use protocol::time::Moment;
 
+use super::fleet_limits::{FleetAccount, FleetLimits, FleetPlaces};
 use super::rate::{Allowance, Rate};
+use crate::clock::Clock;
 use crate::reply::Refusal;
 use crate::settings::{LimitSettings, Network};
 
@@ -34,12 +37,20 @@ pub(crate) struct Account {
     sessions: Arc<AtomicUsize>,
     calls: Arc<AtomicUsize>,
     streams: Arc<AtomicUsize>,
+    /// What all replicas of a fleet count together.
+    fleet: Option<Arc<FleetAccount>>,
 }
 
 impl Account {
     fn is_idle(&self, now: Moment) -> bool {
         let held = [&self.sessions, &self.calls, &self.streams];
-        self.requests.is_whole(now) && held.iter().all(|places| places.load(Acquire) == 0)
+        self.requests.is_whole(now)
+            && held.iter().all(|places| places.load(Acquire) == 0)
+            && self.fleet().is_none_or(|fleet| fleet.is_idle(now))
+    }
+
+    pub(super) fn fleet(&self) -> Option<&FleetAccount> {
+        self.fleet.as_deref()
     }
 }
 
@@ -91,6 +102,8 @@ impl Callers {
 pub(crate) struct Permit {
     in_all: Arc<AtomicUsize>,
     of_caller: Option<Arc<AtomicUsize>>,
+    /// Held for its effect at the end.
+    fleet: Option<Box<FleetPlaces>>,
 }
 
 impl Drop for Permit {
@@ -119,6 +132,8 @@ pub(crate) struct Limiter {
     sessions: Arc<AtomicUsize>,
     calls: Arc<AtomicUsize>,
     streams: Arc<AtomicUsize>,
+    /// Where the replicas of a fleet count together.
+    fleet: Option<FleetLimits>,
 }
 
 impl Limiter {
@@ -135,7 +150,64 @@ impl Limiter {
             sessions: Arc::default(),
             calls: Arc::default(),
             streams: Arc::default(),
+            fleet: None,
         }
+    }
+
+    /// Counts together with the other replicas: requests a minute, calls and sessions of a caller
+    /// where they are configured, and the sessions of each destination.
+    #[must_use]
+    pub(crate) fn with_fleet(mut self, registry: Arc<dyn Registry>, node: NodeId, clock: Clock) -> Self {
+        let fleet = FleetLimits::new(registry, node, clock, &self.settings);
+        // A request that the fleet refuses must not use up an allowance of this replica.
+        self.requests = None;
+        self.others = Arc::new(Account {
+            fleet: Some(Arc::new(fleet.account("others"))),
+            ..Account::default()
+        });
+        self.fleet = Some(fleet);
+        self
+    }
+
+    /// Returns whether replicas count together. Then each request, call and session is counted by
+    /// [`Self::request_in_fleet`] and its siblings too.
+    pub(crate) fn is_in_fleet(&self) -> bool {
+        self.fleet.is_some()
+    }
+
+    /// Counts a request of the whole fleet against its caller's minute.
+    pub(crate) async fn request_in_fleet(&self, caller: Option<&Arc<Account>>) -> Result<(), Refusal> {
+        match (&self.fleet, caller.and_then(|caller| caller.fleet())) {
+            (Some(fleet), Some(caller)) => fleet.request(caller).await,
+            (Some(_) | None, _) => Ok(()),
+        }
+    }
+
+    /// Takes a place of the whole fleet for a call that has a place here.
+    pub(crate) async fn call_in_fleet(
+        &self,
+        caller: Option<&Arc<Account>>,
+        permit: &mut Permit,
+    ) -> Result<(), Refusal> {
+        if let (Some(fleet), Some(caller)) = (&self.fleet, caller.and_then(|caller| caller.fleet())) {
+            permit.fleet = Some(Box::new(fleet.call(caller).await?));
+        }
+        Ok(())
+    }
+
+    /// Takes places of the whole fleet for a session that has a place here: one of its caller, and
+    /// one of its destination.
+    pub(crate) async fn session_in_fleet(
+        &self,
+        caller: Option<&Arc<Account>>,
+        destination: (&str, usize),
+        permit: &mut Permit,
+    ) -> Result<(), Refusal> {
+        if let Some(fleet) = &self.fleet {
+            let caller = caller.and_then(|caller| caller.fleet());
+            permit.fleet = Some(Box::new(fleet.session(caller, destination).await?));
+        }
+        Ok(())
     }
 
     /// Returns the account that this request is counted in; none, if no limit is about its caller.
@@ -148,7 +220,7 @@ impl Limiter {
     ) -> Option<Arc<Account>> {
         // Callers with a name have a share of everything, even if nothing else is counted.
         let concerned = !principal.is_anonymous()
-            || self.requests.is_some()
+            || self.settings.requests_per_minute.is_some()
             || self.settings.sessions_per_principal.is_some()
             || self.settings.streams_per_principal.is_some()
             || self.settings.calls_per_principal.is_some();
@@ -176,7 +248,17 @@ impl Limiter {
                 return Arc::clone(&self.others);
             }
         }
-        let caller = Arc::new(Account::default());
+        let fleet = self.fleet.as_ref().map(|fleet| {
+            let name = match &address {
+                Some(address) => format!("address {address}"),
+                None => format!("principal {}", principal.as_str()),
+            };
+            Arc::new(fleet.account(&name))
+        });
+        let caller = Arc::new(Account {
+            fleet,
+            ..Account::default()
+        });
         match address {
             Some(address) => callers.unnamed.insert(address, Arc::clone(&caller)),
             None => callers.named.insert(principal.clone(), Arc::clone(&caller)),
@@ -293,6 +375,14 @@ impl Limiter {
 
     /// Forgets callers that have nothing left to count.
     pub(crate) fn tick(&self, now: Moment) {
+        if let Some(fleet) = &self.fleet {
+            let callers = self.callers.lock();
+            let named = callers.named.values();
+            let all = named.chain(callers.unnamed.values()).chain([&self.others]);
+            let counted: Vec<Arc<FleetAccount>> = all.filter_map(|caller| caller.fleet.clone()).collect();
+            drop(callers);
+            fleet.tick(now, &counted);
+        }
         let mut callers = self.callers.lock();
         callers.forget_idle(now);
         tidy(&mut callers.named);
@@ -348,6 +438,7 @@ fn take(
     Ok(Permit {
         in_all: Arc::clone(in_all),
         of_caller: of_caller.map(|(places, _)| Arc::clone(places)),
+        fleet: None,
     })
 }
 

@@ -51,7 +51,7 @@ impl Running {
     async fn restore(&self, session: Uuid) -> Arc<SessionHandle> {
         let limiter = Limiter::new(fixture::settings().limits);
         let (principal, headers) = (Principal::anonymous(), HeaderMap::new());
-        let permit = || limiter.session(None);
+        let permit = async { limiter.session(None) };
         let restored = self.endpoint.restore(session, &principal, &headers, permit);
         restored.await.unwrap()
     }

@@ -66,6 +66,9 @@ impl RequestContext<'_> {
         // Under overload most requests are refused here, before their bodies are read.
         let looked_up = self.admit(&head)?;
         let mut permit = Some(self.gateway.limiter.call(self.call_sharer().as_ref())?);
+        if self.counts_in_fleet() {
+            Box::pin(self.call_in_fleet(permit.as_mut())).await?;
+        }
         head.check_length()?;
         head.check_content()?;
         let accepts = head.accepts()?;
@@ -202,7 +205,7 @@ impl RequestContext<'_> {
         accepts: Accepts,
         permit: Option<Permit>,
     ) -> Result<Response<Body>, Refusal> {
-        let place = self.gateway.limiter.session(self.sharer().as_ref())?;
+        let place = self.session_permit().await?;
         let opening = if message.method() == McpMethod::Initialize {
             SessionOpen::Initialize(message.clone(), accepts)
         } else {
@@ -366,6 +369,9 @@ impl RequestContext<'_> {
         accepts: Accepts,
     ) -> Result<Taken, Refusal> {
         let mut permit = Some(self.gateway.limiter.call(self.call_sharer().as_ref())?);
+        if self.counts_in_fleet() {
+            self.call_in_fleet(permit.as_mut()).await?;
+        }
         let request = posted_to_peer(head.headers(), message, &mut permit);
         let handle = match self.locate(head, Restoring::Wanted, request).await? {
             Located::Here(handle) => handle,
@@ -391,7 +397,7 @@ impl RequestContext<'_> {
         if self.gateway.is_draining() && self.gateway.peers.is_none() {
             return Err(Refusal::Draining);
         }
-        let permit = || self.gateway.limiter.session(self.sharer().as_ref());
+        let permit = self.session_permit();
         let principal = &self.caller.principal;
         self.destination.restore(id, principal, headers, permit).await
     }

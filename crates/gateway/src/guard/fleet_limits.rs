@@ -1,0 +1,623 @@
+//! Limits that hold for all replicas of a fleet together.
+//!
+//! `cluster::allowance` decides; here its machines have a lock, a clock, requests that wait, and
+//! tasks that ask the engine. A machine belongs to the account of a caller, so that there are no
+//! more of them than callers that `limits` remembers; the pools of destinations are as many as those.
+//! Names of callers are hashed: the engine stores none.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use aws_lc_rs::digest;
+use cluster::allowance::{Admission, Answer, Places, Tokens, WAIT, WaitId};
+use cluster::{NodeId, PlaceAsk, Registry, TokenAsk};
+use parking_lot::Mutex;
+use protocol::time::Moment;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::clock::Clock;
+use crate::reply::Refusal;
+use crate::settings::LimitSettings;
+use crate::tasks;
+
+/// How often the living replicas are counted.
+const CENSUS: Duration = Duration::from_secs(5);
+/// Of a SHA-256 digest: enough that no two callers share a name.
+const NAME_BYTES: usize = 16;
+
+/// What all machines of this replica share.
+#[derive(Debug)]
+struct Shared {
+    registry: Arc<dyn Registry>,
+    node: NodeId,
+    clock: Clock,
+    /// The replicas that lived when they were counted last.
+    nodes: AtomicU32,
+    /// The engine had lost places of this replica.
+    is_lost: AtomicBool,
+}
+
+/// The limits of a fleet, on one replica.
+#[derive(Debug)]
+pub(crate) struct FleetLimits {
+    shared: Arc<Shared>,
+    requests_per_minute: Option<u32>,
+    calls: Option<usize>,
+    sessions: Option<usize>,
+    destinations: Mutex<HashMap<String, Arc<Pool>>>,
+    /// When the replicas are counted next, in nanoseconds.
+    census: AtomicU64,
+}
+
+/// What the fleet counts of one caller.
+#[derive(Debug)]
+pub(super) struct FleetAccount {
+    requests: Option<Arc<Bucket>>,
+    calls: Option<Arc<Pool>>,
+    sessions: Option<Arc<Pool>>,
+}
+
+impl FleetAccount {
+    pub(super) fn is_idle(&self, now: Moment) -> bool {
+        let now = nanos(now.elapsed());
+        let mut pools = self.pools();
+        self.requests
+            .as_ref()
+            .is_none_or(|bucket| bucket.idle_from.load(Relaxed) <= now)
+            && pools.all(|pool| pool.is_idle.load(Relaxed))
+    }
+
+    fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.calls.iter().chain(&self.sessions)
+    }
+}
+
+/// Places of a session or a call, each given back when this is dropped.
+#[derive(Debug, Default)]
+pub(super) struct FleetPlaces {
+    /// Held for its effect at the end.
+    of_caller: Option<FleetPlace>,
+    of_destination: Option<FleetPlace>,
+}
+
+/// A place that all replicas count.
+#[derive(Debug)]
+struct FleetPlace(Arc<Pool>);
+
+impl Drop for FleetPlace {
+    fn drop(&mut self) {
+        self.0.act(|machine, _, nodes| machine.handle_released(nodes));
+    }
+}
+
+impl FleetLimits {
+    pub(super) fn new(
+        registry: Arc<dyn Registry>,
+        node: NodeId,
+        clock: Clock,
+        settings: &LimitSettings,
+    ) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                registry,
+                node,
+                clock,
+                nodes: AtomicU32::new(1),
+                is_lost: AtomicBool::new(false),
+            }),
+            requests_per_minute: settings.requests_per_minute,
+            calls: settings.calls_per_principal,
+            sessions: settings.sessions_per_principal,
+            destinations: Mutex::default(),
+            census: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns what the fleet counts of the caller with this name.
+    pub(super) fn account(&self, name: &str) -> FleetAccount {
+        let hash = hash(name);
+        let pool = |kind: &str, limit: Option<usize>| {
+            let limit = small(limit?);
+            Some(Pool::new(&self.shared, format!("{kind}:{hash}"), limit))
+        };
+        FleetAccount {
+            requests: self.requests_per_minute.map(|per_minute| {
+                Arc::new(Bucket {
+                    shared: Arc::clone(&self.shared),
+                    name: format!("requests:{hash}"),
+                    state: Mutex::new(BucketState {
+                        machine: Tokens::new(per_minute),
+                        waiting: HashMap::new(),
+                    }),
+                    idle_from: AtomicU64::new(0),
+                })
+            }),
+            calls: pool("calls", self.calls),
+            sessions: pool("sessions", self.sessions),
+        }
+    }
+
+    /// Counts a request against its caller's minute.
+    pub(super) async fn request(&self, account: &FleetAccount) -> Result<(), Refusal> {
+        let Some(bucket) = &account.requests else {
+            return Ok(());
+        };
+        bucket
+            .take()
+            .await
+            .map_err(|retry_after| Refusal::TooManyRequests {
+                retry_after,
+                limit: "requests_per_minute",
+            })
+    }
+
+    /// Takes a place for a call.
+    pub(super) async fn call(&self, account: &FleetAccount) -> Result<FleetPlaces, Refusal> {
+        let mut places = FleetPlaces::default();
+        if let (Some(pool), Some(limit)) = (&account.calls, self.calls) {
+            let place = pool.take().await;
+            places.of_caller = Some(place.ok_or(Refusal::TooManyCallsOfCaller { limit })?);
+        }
+        Ok(places)
+    }
+
+    /// Takes places for a session: of its caller, and of its destination.
+    pub(super) async fn session(
+        &self,
+        account: Option<&FleetAccount>,
+        (destination, limit): (&str, usize),
+    ) -> Result<FleetPlaces, Refusal> {
+        let mut places = FleetPlaces::default();
+        if let (Some(pool), Some(limit)) = (
+            account.and_then(|account| account.sessions.as_ref()),
+            self.sessions,
+        ) {
+            let place = pool.take().await;
+            places.of_caller = Some(place.ok_or(Refusal::TooManySessionsOfCaller { limit })?);
+        }
+        let place = self.destination(destination, limit).take().await;
+        places.of_destination = Some(place.ok_or(Refusal::TooManySessions { limit })?);
+        Ok(places)
+    }
+
+    /// Returns the pool of a destination. One whose limit was changed by a reload has a new pool.
+    fn destination(&self, name: &str, limit: usize) -> Arc<Pool> {
+        let limit = small(limit);
+        let mut destinations = self.destinations.lock();
+        if let Some(pool) = destinations.get(name).filter(|pool| pool.limit == limit) {
+            return Arc::clone(pool);
+        }
+        let pool = Pool::new(&self.shared, format!("destination:{}", hash(name)), limit);
+        destinations.insert(name.to_owned(), Arc::clone(&pool));
+        pool
+    }
+
+    /// Returns unused places to the engine, repeats the others, and counts the replicas. Called about
+    /// once a second.
+    pub(super) fn tick(&self, now: Moment, accounts: &[Arc<FleetAccount>]) {
+        let is_lost = self.shared.is_lost.swap(false, Relaxed);
+        let tick = |pool: &Arc<Pool>| {
+            pool.act(|machine, now, _| {
+                machine.handle_tick(now);
+                if is_lost {
+                    machine.handle_lost();
+                }
+            });
+        };
+        for account in accounts {
+            account.pools().for_each(tick);
+        }
+        let destinations: Vec<Arc<Pool>> = self.destinations.lock().values().cloned().collect();
+        destinations.iter().for_each(tick);
+        let now = nanos(now.elapsed());
+        if self.census.load(Relaxed) <= now {
+            self.census.store(now + nanos(CENSUS), Relaxed);
+            self.count_replicas();
+        }
+    }
+
+    fn count_replicas(&self) {
+        if Handle::try_current().is_err() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        tasks::spawn("count of replicas", async move {
+            // An engine that does not answer leaves the number as it was.
+            if let Ok(nodes) = shared.registry.nodes().await {
+                shared.nodes.store(small(nodes.len().max(1)), Relaxed);
+            }
+        });
+    }
+}
+
+/// The requests a minute of one caller.
+#[derive(Debug)]
+struct Bucket {
+    shared: Arc<Shared>,
+    name: String,
+    state: Mutex<BucketState>,
+    /// From when on the caller may be forgotten, in nanoseconds. Read under the lock of all
+    /// callers, where no other lock is taken.
+    idle_from: AtomicU64,
+}
+
+#[derive(Debug)]
+struct BucketState {
+    machine: Tokens,
+    /// As many as the machine lets wait.
+    waiting: HashMap<WaitId, oneshot::Sender<Admission>>,
+}
+
+impl Bucket {
+    /// Uses one token, or returns how long the caller has to wait.
+    async fn take(self: &Arc<Self>) -> Result<(), Duration> {
+        let admission = match self.request() {
+            Ok(admission) => admission,
+            Err(decided) => {
+                let late = || self.act(|state, now, nodes| state.machine.handle_late(now, nodes));
+                decision(decided, late).await.unwrap_or(Admission::Refused(WAIT))
+            }
+        };
+        match admission {
+            Admission::Admitted => Ok(()),
+            Admission::Refused(wait) => Err(wait),
+        }
+    }
+
+    fn request(self: &Arc<Self>) -> Result<Admission, oneshot::Receiver<Admission>> {
+        self.act(
+            |state, now, nodes| match state.machine.handle_request(now, nodes) {
+                Answer::Now(admission) => Ok(admission),
+                Answer::Later(id) => {
+                    let (decide, decided) = oneshot::channel();
+                    state.waiting.insert(id, decide);
+                    Err(decided)
+                }
+            },
+        )
+    }
+
+    /// Calls the machine, and carries out what it wants after its lock.
+    fn act<T>(self: &Arc<Self>, act: impl FnOnce(&mut BucketState, Duration, u32) -> T) -> T {
+        let (now, nodes) = (self.shared.clock.now().elapsed(), self.shared.nodes.load(Relaxed));
+        let mut decided = Vec::new();
+        let mut state = self.state.lock();
+        let result = act(&mut state, now, nodes);
+        while let Some((id, admission)) = state.machine.poll_decision() {
+            decided.extend(state.waiting.remove(&id).map(|waits| (waits, admission)));
+        }
+        let ask = match Handle::try_current() {
+            Ok(_) => state.machine.poll_ask(now, nodes),
+            // The process ends.
+            Err(_) => None,
+        };
+        let idle_from = state.machine.idle_from().map_or(u64::MAX, nanos);
+        self.idle_from.store(idle_from, Relaxed);
+        drop(state);
+        for (waits, admission) in decided {
+            // If its client has gone, the token is lost: it could not be used for long anyway.
+            let _ = waits.send(admission);
+        }
+        if let Some(ask) = ask {
+            self.send(ask);
+        }
+        result
+    }
+
+    fn send(self: &Arc<Self>, ask: TokenAsk) {
+        let bucket = Arc::clone(self);
+        tasks::spawn("limit", async move {
+            let granted = bucket.shared.registry.lease_tokens(&bucket.name, ask).await;
+            bucket.act(|state, now, nodes| match granted {
+                Ok(grant) => state.machine.handle_granted(now, grant),
+                Err(error) => {
+                    tracing::debug!(%error, "limit of the fleet is decided by this replica's share");
+                    state.machine.handle_away(now, nodes);
+                }
+            });
+        });
+    }
+}
+
+/// The places of one pool.
+#[derive(Debug)]
+struct Pool {
+    shared: Arc<Shared>,
+    name: String,
+    limit: u32,
+    state: Mutex<PoolState>,
+    /// Whether this replica has nothing of it. Read under the lock of all callers.
+    is_idle: AtomicBool,
+}
+
+#[derive(Debug)]
+struct PoolState {
+    machine: Places,
+    waiting: HashMap<WaitId, oneshot::Sender<Option<FleetPlace>>>,
+}
+
+impl Pool {
+    fn new(shared: &Arc<Shared>, name: String, limit: u32) -> Arc<Self> {
+        Arc::new(Self {
+            shared: Arc::clone(shared),
+            name,
+            limit,
+            state: Mutex::new(PoolState {
+                machine: Places::new(limit),
+                waiting: HashMap::new(),
+            }),
+            is_idle: AtomicBool::new(true),
+        })
+    }
+
+    /// Returns a place, unless all are taken.
+    async fn take(self: &Arc<Self>) -> Option<FleetPlace> {
+        let answer = self.act_on(
+            |state, now, nodes| match state.machine.handle_request(now, nodes) {
+                Answer::Now(admission) => Ok(admission),
+                Answer::Later(id) => {
+                    let (decide, decided) = oneshot::channel();
+                    state.waiting.insert(id, decide);
+                    Err(decided)
+                }
+            },
+        );
+        match answer {
+            Ok(Admission::Admitted) => Some(FleetPlace(Arc::clone(self))),
+            Ok(Admission::Refused(_)) => None,
+            Err(decided) => {
+                let late = || self.act(|machine, now, nodes| machine.handle_late(now, nodes));
+                decision(decided, late).await.flatten()
+            }
+        }
+    }
+
+    fn act(self: &Arc<Self>, act: impl FnOnce(&mut Places, Duration, u32)) {
+        self.act_on(|state, now, nodes| act(&mut state.machine, now, nodes));
+    }
+
+    /// Calls the machine, and carries out what it wants after its lock.
+    fn act_on<T>(self: &Arc<Self>, act: impl FnOnce(&mut PoolState, Duration, u32) -> T) -> T {
+        let (now, nodes) = (self.shared.clock.now().elapsed(), self.shared.nodes.load(Relaxed));
+        let mut decided = Vec::new();
+        let mut state = self.state.lock();
+        let result = act(&mut state, now, nodes);
+        while let Some((id, admission)) = state.machine.poll_decision() {
+            // A place whose request has gone is given back, by being dropped below.
+            let place = match admission {
+                Admission::Admitted => Some(FleetPlace(Arc::clone(self))),
+                Admission::Refused(_) => None,
+            };
+            decided.push((state.waiting.remove(&id), place));
+        }
+        let ask = match Handle::try_current() {
+            Ok(_) => state.machine.poll_ask(now, nodes),
+            Err(_) => None,
+        };
+        self.is_idle.store(state.machine.is_idle(), Relaxed);
+        drop(state);
+        for (waits, place) in decided {
+            if let Some(waits) = waits {
+                drop(waits.send(place));
+            }
+        }
+        if let Some(ask) = ask {
+            self.send(ask);
+        }
+        result
+    }
+
+    fn send(self: &Arc<Self>, ask: PlaceAsk) {
+        let pool = Arc::clone(self);
+        tasks::spawn("limit", async move {
+            let shared = &pool.shared;
+            let granted = shared.registry.lease_places(&pool.name, &shared.node, ask).await;
+            pool.act(|machine, now, nodes| match granted {
+                Ok(grant) => {
+                    if machine.handle_granted(now, grant) {
+                        shared.is_lost.store(true, Relaxed);
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "limit of the fleet is decided by this replica's share");
+                    machine.handle_away(now, nodes);
+                }
+            });
+        });
+    }
+}
+
+/// Waits for a decision. `late` reports each [`WAIT`] that is over: the machine then decides by the
+/// share, unless the engine was asked a short time ago.
+async fn decision<T>(mut decided: oneshot::Receiver<T>, late: impl Fn()) -> Option<T> {
+    loop {
+        match tokio::time::timeout(WAIT, &mut decided).await {
+            Ok(decided) => return decided.ok(),
+            Err(_) => late(),
+        }
+    }
+}
+
+fn hash(name: &str) -> String {
+    let digest = digest::digest(&digest::SHA256, name.as_bytes());
+    let mut text = String::with_capacity(2 * NAME_BYTES);
+    for byte in digest.as_ref().iter().take(NAME_BYTES) {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn small(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use cluster::{MemoryRegistry, Node};
+    use http::HeaderMap;
+    use protocol::exchange::Principal;
+
+    use super::super::limits::{Account, Limiter, Permit, Sharer};
+    use super::*;
+
+    /// Replicas that share a registry whose clock stands still: no bucket refills.
+    async fn replicas<const N: usize>(settings: LimitSettings) -> [Limiter; N] {
+        let registry = MemoryRegistry::new();
+        let limiters = std::array::from_fn(|_| {
+            let node = NodeId::generate("replica").unwrap();
+            let limiter = Limiter::new(settings.clone());
+            let shared: Arc<dyn Registry> = Arc::new(registry.clone());
+            (limiter.with_fleet(shared, node.clone(), Clock::new()), node)
+        });
+        let mut joined = Vec::new();
+        for (_, id) in &limiters {
+            let node = Node {
+                id: id.clone(),
+                address: None,
+                program: String::new(),
+                is_draining: false,
+            };
+            joined.push(registry.join(&node).await);
+        }
+        assert!(joined.iter().all(Result::is_ok));
+        limiters.map(|(limiter, _)| limiter)
+    }
+
+    fn account(limiter: &Limiter) -> Option<Arc<Account>> {
+        let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        limiter.account(Moment::START, &Principal::named("ann"), peer, &HeaderMap::new())
+    }
+
+    async fn call(limiter: &Limiter) -> Result<Permit, Refusal> {
+        let account = account(limiter);
+        let sharer = Sharer::of(account.as_ref(), &Principal::named("ann"));
+        let mut permit = limiter.call(sharer.as_ref())?;
+        limiter.call_in_fleet(account.as_ref(), &mut permit).await?;
+        Ok(permit)
+    }
+
+    async fn session(limiter: &Limiter, destination: &str) -> Result<Permit, Refusal> {
+        let mut permit = limiter.session(None)?;
+        limiter
+            .session_in_fleet(None, (destination, 2), &mut permit)
+            .await?;
+        Ok(permit)
+    }
+
+    #[tokio::test]
+    async fn replicas_admit_one_limit_of_requests_together() {
+        let settings = LimitSettings {
+            requests_per_minute: Some(120),
+            ..LimitSettings::default()
+        };
+        let limiters = replicas::<3>(settings).await;
+        let mut admitted = 0;
+        for at in 0..360 {
+            let limiter = &limiters[at % 3];
+            let account = account(limiter);
+            assert_eq!(
+                limiter.request(Moment::START, account.as_ref()),
+                Ok(()),
+                "counted once"
+            );
+            match limiter.request_in_fleet(account.as_ref()).await {
+                Ok(()) => admitted += 1,
+                Err(refusal) => assert!(matches!(
+                    refusal,
+                    Refusal::TooManyRequests {
+                        limit: "requests_per_minute",
+                        ..
+                    }
+                )),
+            }
+        }
+        assert!((108..=120).contains(&admitted), "{admitted} admitted");
+    }
+
+    #[tokio::test]
+    async fn place_that_a_call_gives_back_is_free_on_another_replica() {
+        let settings = LimitSettings {
+            calls_per_principal: Some(2),
+            ..LimitSettings::default()
+        };
+        let [one, other] = replicas(settings).await;
+        let (first, _second) = (call(&one).await.unwrap(), call(&one).await.unwrap());
+        assert_eq!(
+            call(&other).await.unwrap_err(),
+            Refusal::TooManyCallsOfCaller { limit: 2 }
+        );
+        assert_eq!(other.calls(), 0, "a refused call holds nothing");
+        drop(first);
+        testkit::poll_until("the place is free", testkit::PATIENCE, async || {
+            Ok::<_, Refusal>(call(&other).await.ok())
+        })
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test]
+    async fn sessions_of_a_destination_are_counted_over_all_replicas() {
+        let [one, other] = replicas(LimitSettings::default()).await;
+        let _held = (
+            session(&one, "files").await.unwrap(),
+            session(&other, "files").await.unwrap(),
+        );
+        for limiter in [&one, &other] {
+            assert_eq!(
+                session(limiter, "files").await.unwrap_err(),
+                Refusal::TooManySessions { limit: 2 }
+            );
+        }
+        assert!(session(&one, "mail").await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn request_that_is_gone_keeps_no_place() {
+        let settings = LimitSettings {
+            calls_per_principal: Some(1),
+            ..LimitSettings::default()
+        };
+        let [one, other] = replicas(settings).await;
+        // The ask is under way when the request is dropped.
+        let dropped = tokio::time::timeout(Duration::ZERO, call(&one)).await;
+        drop(dropped);
+        testkit::poll_until("the place is free", testkit::PATIENCE, async || {
+            Ok::<_, Refusal>(call(&other).await.ok())
+        })
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test]
+    async fn caller_without_state_is_forgotten_when_its_places_are_given_back() {
+        let settings = LimitSettings {
+            calls_per_principal: Some(100),
+            requests_per_minute: Some(100),
+            ..LimitSettings::default()
+        };
+        let [limiter] = replicas(settings).await;
+        let account = account(&limiter);
+        assert_eq!(limiter.request_in_fleet(account.as_ref()).await, Ok(()));
+        drop((account, call(&limiter).await.unwrap()));
+        limiter.tick(Moment::START);
+        assert_eq!(limiter.callers(), 1);
+        let later = Moment::START.after(Duration::from_secs(3600));
+        testkit::poll_until("the caller is forgotten", testkit::PATIENCE, async || {
+            limiter.tick(later);
+            Ok::<_, Refusal>((limiter.callers() == 0).then_some(()))
+        })
+        .await
+        .unwrap();
+    }
+}
