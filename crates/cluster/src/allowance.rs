@@ -345,7 +345,12 @@ impl Tokens {
             (Mode::Leased | Mode::Share(_), _) => MINUTE,
         };
         let is_busy = self.asked.is_some() || !self.waiting.is_empty();
-        (!is_busy).then(|| (self.last_use + quiet).max(self.empty_until))
+        // A share begins with what the engine had left, so that is known until the bucket is full.
+        let full = self.left.map_or(Duration::ZERO, |(at, left)| {
+            let taken = f64::from(self.per_minute.saturating_sub(left));
+            at + MINUTE.mul_f64(taken / f64::from(self.per_minute))
+        });
+        (!is_busy).then(|| (self.last_use + quiet).max(self.empty_until).max(full))
     }
 
     fn tokens(&self) -> u32 {
