@@ -43,6 +43,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::error::RegistryError;
+use crate::names::Names;
 use crate::pools::Pools;
 use crate::record::{Node, NodeId, SessionRecord};
 use crate::registry::{
@@ -210,6 +211,7 @@ struct Store {
     nodes: BTreeMap<NodeId, Node>,
     /// In memory alone: what was taken of a limit ends with the process.
     pools: Pools,
+    names: Names,
     /// Since when touches are in memory alone.
     touched: Option<Instant>,
     purged: Instant,
@@ -232,6 +234,7 @@ impl Store {
             path,
             nodes: BTreeMap::new(),
             pools: Pools::default(),
+            names: Names::default(),
             touched: None,
             purged: Instant::now(),
         };
@@ -342,6 +345,7 @@ impl Store {
                 table: transaction.open_table(SESSIONS).map_err(storage)?,
                 nodes: &mut self.nodes,
                 pools: &mut self.pools,
+                names: &mut self.names,
                 now: unix_millis(),
                 wrote: false,
                 needs_sync: false,
@@ -374,6 +378,7 @@ struct Batch<'transaction, 'store> {
     table: Table<'transaction, u128, &'static [u8]>,
     nodes: &'store mut BTreeMap<NodeId, Node>,
     pools: &'store mut Pools,
+    names: &'store mut Names,
     /// Milliseconds since the epoch of Unix.
     now: u64,
     wrote: bool,
@@ -693,6 +698,30 @@ impl Registry for FileRegistry {
         self.act(move |batch| {
             let Batch { pools, nodes, .. } = batch;
             Ok(pools.set_places(&pool, &node, |node| nodes.contains_key(node), ask))
+        })
+    }
+
+    fn hold(&self, name: &str, node: &NodeId, ttl: Duration) -> Operation<NodeId> {
+        let (name, node) = (name.to_owned(), node.clone());
+        self.act(move |batch| {
+            let Batch {
+                names, nodes, now, ..
+            } = batch;
+            let expires = now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+            Ok(names.hold(*now, &name, &node, expires, |node| nodes.contains_key(node)))
+        })
+    }
+
+    fn holder(&self, name: &str) -> Operation<Option<NodeId>> {
+        let name = name.to_owned();
+        self.act(move |batch| Ok(batch.names.holder(batch.now, &name)))
+    }
+
+    fn let_go(&self, name: &str, node: &NodeId) -> Operation<()> {
+        let (name, node) = (name.to_owned(), node.clone());
+        self.act(move |batch| {
+            batch.names.let_go(&name, &node);
+            Ok(())
         })
     }
 }

@@ -23,6 +23,7 @@ pub mod error;
 pub mod file;
 pub mod key;
 pub mod memory;
+mod names;
 pub mod ownership;
 mod pools;
 pub mod record;

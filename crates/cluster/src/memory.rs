@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use crate::names::Names;
 use crate::pools::Pools;
 use crate::record::{Node, NodeId, SessionRecord};
 use crate::registry::{
@@ -27,6 +28,7 @@ pub struct Directory {
     nodes: BTreeMap<NodeId, Lease>,
     sessions: HashMap<Uuid, Entry>,
     pools: Pools,
+    names: Names,
 }
 
 #[derive(Debug)]
@@ -162,6 +164,24 @@ impl Directory {
         self.pools.take_tokens(micros(now), bucket, ask)
     }
 
+    /// Makes a node the holder of a name, unless a living node holds it.
+    pub fn hold(&mut self, now: Duration, name: &str, node: &NodeId, ttl: Duration) -> NodeId {
+        let nodes = &self.nodes;
+        let lives = |node: &NodeId| nodes.get(node).is_some_and(|lease| lease.ends > now);
+        self.names.hold(micros(now), name, node, micros(now + ttl), lives)
+    }
+
+    /// Returns the node that holds a name.
+    #[must_use]
+    pub fn holder(&self, now: Duration, name: &str) -> Option<NodeId> {
+        self.names.holder(micros(now), name)
+    }
+
+    /// Lets a name go.
+    pub fn let_go(&mut self, name: &str, node: &NodeId) {
+        self.names.let_go(name, node);
+    }
+
     /// Sets how many places of a pool a node has.
     pub fn lease_places(&mut self, now: Duration, pool: &str, node: &NodeId, ask: PlaceAsk) -> PlaceGrant {
         let nodes = &self.nodes;
@@ -172,6 +192,7 @@ impl Directory {
     /// Drops what has expired by now, and leases that have ended.
     pub fn expire(&mut self, now: Duration) {
         self.pools.expire(micros(now));
+        self.names.expire(micros(now));
         self.sessions.retain(|_, entry| entry.expires > now);
         self.nodes.retain(|_, lease| lease.ends > now);
     }
@@ -341,5 +362,20 @@ impl Registry for MemoryRegistry {
     fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant> {
         let (pool, node) = (pool.to_owned(), node.clone());
         self.act(move |directory, now| directory.lease_places(now, &pool, &node, ask))
+    }
+
+    fn hold(&self, name: &str, node: &NodeId, ttl: Duration) -> Operation<NodeId> {
+        let (name, node) = (name.to_owned(), node.clone());
+        self.act(move |directory, now| directory.hold(now, &name, &node, ttl))
+    }
+
+    fn holder(&self, name: &str) -> Operation<Option<NodeId>> {
+        let name = name.to_owned();
+        self.act(move |directory, now| directory.holder(now, &name))
+    }
+
+    fn let_go(&self, name: &str, node: &NodeId) -> Operation<()> {
+        let (name, node) = (name.to_owned(), node.clone());
+        self.act(move |directory, _| directory.let_go(&name, &node))
     }
 }

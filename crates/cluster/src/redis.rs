@@ -9,6 +9,7 @@
 //! | `PREFIX:node:NAME/INCARNATION` | a replica as JSON; its time to live is the lease |
 //! | `PREFIX:nodes` | the set of ids that may have a lease |
 //! | `PREFIX:bucket:NAME` | the time up to which a bucket is used; gone when it is full again |
+//! | `PREFIX:held:NAME` | the node that holds a name |
 //! | `PREFIX:places:NAME` | a hash: the places of each node in a pool |
 //!
 //! The record in `r` is the one of creation. The other members go over those in it, so that a
@@ -195,6 +196,10 @@ impl RedisRegistry {
 
     fn node_key(&self, node: &NodeId) -> String {
         format!("{}{node}", self.node_prefix())
+    }
+
+    fn name_key(&self, name: &str) -> String {
+        format!("{}:held:{name}", self.shared.prefix)
     }
 
     fn bucket_key(&self, bucket: &str) -> String {
@@ -405,6 +410,16 @@ fn unexpected(word: &str) -> RegistryError {
 fn updated(reply: Reply) -> Result<Updated, RegistryError> {
     let (word, mut members) = Members::of(reply)?;
     members.updated(&word)
+}
+
+/// Reads the node that holds a name.
+fn holder_of(reply: Reply) -> Result<Option<NodeId>, RegistryError> {
+    let (word, mut members) = Members::of(reply)?;
+    match word.as_str() {
+        "held" => Ok(Some(members.string()?.parse().map_err(unreadable)?)),
+        "unknown" => Ok(None),
+        other => Err(unexpected(other)),
+    }
 }
 
 /// Returns the arguments that every operation on a claim begins with.
@@ -634,5 +649,24 @@ impl Registry for RedisRegistry {
                 free: members.small()?,
             })
         })
+    }
+
+    fn hold(&self, name: &str, node: &NodeId, ttl: Duration) -> Operation<NodeId> {
+        let arguments = vec![text(node), text(self.node_prefix()), millis(ttl)];
+        let held = self.run(|scripts| &scripts.hold, vec![self.name_key(name)], arguments);
+        then(held, |reply| {
+            holder_of(reply)?.ok_or_else(|| unexpected("unknown"))
+        })
+    }
+
+    fn holder(&self, name: &str) -> Operation<Option<NodeId>> {
+        let found = self.run(|scripts| &scripts.holder, vec![self.name_key(name)], Vec::new());
+        then(found, holder_of)
+    }
+
+    fn let_go(&self, name: &str, node: &NodeId) -> Operation<()> {
+        let arguments = vec![text(node)];
+        let gone = self.run(|scripts| &scripts.let_go, vec![self.name_key(name)], arguments);
+        then(gone, |_| Ok(()))
     }
 }

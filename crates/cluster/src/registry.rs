@@ -231,6 +231,16 @@ pub trait Registry: Debug + Send + Sync {
 
     /// Sets how many places of a pool a node has. They end with the lease of the node.
     fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant>;
+
+    /// Makes a node the holder of a name for the time `ttl`, unless another node holds it whose lease
+    /// lasts. Returns the holder.
+    fn hold(&self, name: &str, node: &NodeId, ttl: Duration) -> Operation<NodeId>;
+
+    /// Returns the node that holds a name. Its lease may have ended.
+    fn holder(&self, name: &str) -> Operation<Option<NodeId>>;
+
+    /// Lets a name go that a node holds. A name of another node stays.
+    fn let_go(&self, name: &str, node: &NodeId) -> Operation<()>;
 }
 
 impl SessionRecord {

@@ -20,6 +20,9 @@ pub(super) struct Scripts {
     pub(super) remove: Script,
     pub(super) lease_tokens: Script,
     pub(super) lease_places: Script,
+    pub(super) hold: Script,
+    pub(super) holder: Script,
+    pub(super) let_go: Script,
 }
 
 /// Returns a record with its owner's node, or nil where the owner has no lease.
@@ -209,6 +212,27 @@ end
 return {'done', text(granted), text(before), text(math.max(0, room - granted))}
 ";
 
+/// KEYS: name. ARGV: node, prefix of the nodes, time to live.
+const HOLD: &str = "
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] and redis.call('EXISTS', ARGV[2] .. holder) == 1 then return {'held', holder} end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
+return {'held', ARGV[1]}
+";
+
+/// KEYS: name.
+const HOLDER: &str = "
+local holder = redis.call('GET', KEYS[1])
+if holder then return {'held', holder} end
+return {'unknown'}
+";
+
+/// KEYS: name. ARGV: node.
+const LET_GO: &str = "
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+return {'done'}
+";
+
 impl Scripts {
     pub(super) fn new() -> Self {
         let after = |functions: &str, script: &str| Script::new(&format!("{functions}{script}"));
@@ -226,6 +250,9 @@ impl Scripts {
             remove: after(STANDING, REMOVE),
             lease_tokens: Script::new(LEASE_TOKENS),
             lease_places: Script::new(LEASE_PLACES),
+            hold: Script::new(HOLD),
+            holder: Script::new(HOLDER),
+            let_go: Script::new(LET_GO),
         }
     }
 }

@@ -567,6 +567,40 @@ pub(crate) async fn operations_may_run_at_once(engine: &mut impl Engine) {
 }
 
 /// Runs all at once and returns their results in order.
+pub(crate) async fn name_has_one_holder_while_its_lease_lasts(engine: &mut impl Engine) {
+    let registry = engine.registry();
+    let [first, second] = ["first", "second"].map(node);
+    for node in [&first, &second] {
+        registry.join(node).await.unwrap();
+    }
+    assert_eq!(registry.holder("files").await.unwrap(), None);
+    assert_eq!(registry.hold("files", &first.id, LONG).await.unwrap(), first.id);
+    assert_eq!(registry.hold("files", &second.id, LONG).await.unwrap(), first.id);
+    assert_eq!(registry.hold("other", &second.id, LONG).await.unwrap(), second.id);
+    // A node that does not hold it cannot let it go.
+    registry.let_go("files", &second.id).await.unwrap();
+    assert_eq!(registry.holder("files").await.unwrap(), Some(first.id.clone()));
+    registry.leave(&first.id).await.unwrap();
+    assert_eq!(registry.holder("files").await.unwrap(), Some(first.id.clone()));
+    assert_eq!(registry.hold("files", &second.id, LONG).await.unwrap(), second.id);
+    registry.let_go("files", &second.id).await.unwrap();
+    assert_eq!(registry.holder("files").await.unwrap(), None);
+}
+
+pub(crate) async fn name_that_expired_has_no_holder(engine: &mut impl Engine) {
+    let registry = engine.registry();
+    let first = node("first");
+    registry.join(&first).await.unwrap();
+    registry.hold("task", &first.id, SHORT).await.unwrap();
+    testkit::poll_until("the name expires", PATIENCE, async || {
+        engine.tick(SHORT / 10);
+        let holder = registry.holder("task").await?;
+        Ok::<_, RegistryError>(holder.is_none().then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
 async fn join_all<F: Future + Send + 'static>(futures: Vec<F>) -> Vec<F::Output>
 where
     F::Output: Send,

@@ -40,6 +40,8 @@ macro_rules! suite {
             lease_that_ended_is_not_renewed,
             engine_that_lost_everything_gets_the_records_again,
             operations_may_run_at_once,
+            name_has_one_holder_while_its_lease_lasts,
+            name_that_expired_has_no_holder,
             bucket_holds_the_tokens_of_a_minute,
             tokens_that_were_spent_are_taken_from_the_bucket,
             bucket_refills_by_the_clock_of_the_engine,

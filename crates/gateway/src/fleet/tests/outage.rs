@@ -69,6 +69,15 @@ impl Registry for Outage {
     fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant> {
         self.pass(self.registry.lease_places(pool, node, ask))
     }
+    fn hold(&self, name: &str, node: &NodeId, ttl: Duration) -> Operation<NodeId> {
+        self.pass(self.registry.hold(name, node, ttl))
+    }
+    fn holder(&self, name: &str) -> Operation<Option<NodeId>> {
+        self.pass(self.registry.holder(name))
+    }
+    fn let_go(&self, name: &str, node: &NodeId) -> Operation<()> {
+        self.pass(self.registry.let_go(name, node))
+    }
 }
 
 fn new_session(replica: &Replica) -> SessionRecord {
