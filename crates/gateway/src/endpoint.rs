@@ -6,6 +6,7 @@ mod eviction;
 mod modern_requests;
 mod old_streams;
 mod restoration;
+mod task_owners;
 #[cfg(test)]
 mod tests;
 

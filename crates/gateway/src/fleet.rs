@@ -395,6 +395,16 @@ impl Fleet {
         Ok(nodes.iter().find(|node| node.id == *id).cloned())
     }
 
+    /// Makes this replica the holder of a name, unless another one holds it that lives.
+    pub(crate) async fn hold(&self, name: &str, ttl: Duration) -> Result<NodeId, RegistryError> {
+        within_limit(self.registry.hold(name, &self.node.id, ttl)).await
+    }
+
+    /// Returns the replica that holds a name. It may have ended.
+    pub(crate) async fn holder(&self, name: &str) -> Result<Option<NodeId>, RegistryError> {
+        within_limit(self.registry.holder(name)).await
+    }
+
     /// Returns a replica that takes what this one no longer takes.
     pub(crate) async fn successor(&self) -> Option<Node> {
         let nodes = self.nodes().await.ok()?;

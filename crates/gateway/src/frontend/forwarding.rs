@@ -179,7 +179,8 @@ impl RequestContext<'_> {
     /// Returns whether a modern request may have to be answered by another replica.
     pub(super) fn may_be_elsewhere(&self, message: &Message) -> bool {
         let names_state = || memchr::memmem::find(message.bytes(), b"requestState").is_some();
-        self.gateway.is_draining() || (self.forwarded.is_none() && names_state())
+        let is_elsewhere = || message.method().names_a_task() || names_state();
+        self.gateway.is_draining() || (self.forwarded.is_none() && is_elsewhere())
     }
 
     /// Lets another replica answer a modern request: the one whose call waits for it, or, while this
@@ -191,6 +192,14 @@ impl RequestContext<'_> {
         let Some(message) = request.message.filter(|message| message.kind() == Kind::Request) else {
             return Ok(None);
         };
+        let principal = &self.caller.principal;
+        if message.method().names_a_task()
+            && let Some(owner) = self.destination.other_task_owner(message, principal).await?
+        {
+            let lost = Refusal::CallUnreached(Failure::OwnerLost);
+            let answered = self.forward_to_process(owner.process(), request, lost).await;
+            return answered.map(Some);
+        }
         let params = message.object(Member::Params);
         let state = params.text("requestState");
         if let Some(state) = state.as_ref().filter(|state| seal::is_ours(state)) {

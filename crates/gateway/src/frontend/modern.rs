@@ -103,6 +103,9 @@ pub(super) async fn post(
                     Some(failure) => reply::modern_failure_status(message.method(), accepts, failure),
                     None => StatusCode::from_u16(handle.answer_status()).unwrap_or(StatusCode::OK),
                 };
+                if destination.fleet().is_some() {
+                    Box::pin(destination.note_task(&body, &caller.principal)).await;
+                }
                 complete(status, body, failure.as_ref())
             }
             FirstOutcome::Ask { round } => match put(destination, &handle, round) {
