@@ -12,6 +12,7 @@ use cluster::registry::Registry;
 use futures_util::future::join_all;
 use parking_lot::RwLock;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::active_config::{self, ActiveConfig, ReloadError, StartupConfig};
@@ -42,6 +43,8 @@ const LAST_ANSWERS: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_secs(1);
 /// How often a replica that drains looks for sessions that it can hand over.
 const HAND_OVER_INTERVAL: Duration = Duration::from_millis(50);
+/// How long a replica that drains accepts connections at least: a balancer may not have noticed.
+const BALANCER_TIME: Duration = Duration::from_secs(1);
 
 /// Why a gateway cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -283,20 +286,36 @@ impl Gateway {
     }
 
     /// Drains: new calls are refused, and those in flight may finish, until the configured time is
-    /// over or [`Gateway::kill`] was called. A replica hands its sessions over meanwhile.
-    pub(crate) async fn drain(&self) {
+    /// over or [`Gateway::kill`] was called. A replica hands its sessions over meanwhile. Returns
+    /// when that time is over.
+    pub(crate) async fn drain(&self) -> Instant {
         tracing::info!(calls = self.open_calls(), "draining");
         self.draining.send_replace(true);
+        let now = Instant::now();
+        let deadline = now + self.config().drain;
         if let Some(fleet) = self.shared.fleet.as_ref().filter(|fleet| fleet.has_peers()) {
             fleet.drain();
-            self.hand_over_served();
+            // A balancer that asks `/ready` sends no more requests after that.
+            let noticed = deadline.min(now + BALANCER_TIME);
+            self.finish(tokio::time::sleep_until(noticed), deadline).await;
         }
+        self.finish_calls(deadline).await;
+        deadline
+    }
+
+    /// Lets the calls in flight finish until the deadline.
+    pub(crate) async fn finish_calls(&self, deadline: Instant) {
+        self.finish(self.calls_ended(), deadline).await;
+    }
+
+    async fn finish(&self, finished: impl Future<Output = ()>, deadline: Instant) {
+        self.hand_over_served();
         let mut hurried = self.hurried.subscribe();
         tokio::select! {
-            () = self.calls_ended() => {}
+            () = finished => {}
             () = self.hand_over() => {}
             _ = hurried.wait_for(|hurried| *hurried) => {}
-            () = tokio::time::sleep(self.config().drain) => {}
+            () = tokio::time::sleep_until(deadline) => {}
         }
     }
 
@@ -346,19 +365,21 @@ impl Gateway {
     /// Hands each session over as soon as it can go on at another replica. Does not end before the
     /// drain does.
     async fn hand_over(&self) {
-        let fleet = self.shared.fleet.as_ref();
-        if fleet.is_some_and(|fleet| fleet.has_peers()) {
-            let mut tick = tokio::time::interval(HAND_OVER_INTERVAL);
-            loop {
-                tick.tick().await;
-                self.hand_over_served();
-            }
+        if self.peers.is_none() {
+            return std::future::pending().await;
         }
-        std::future::pending().await
+        let mut tick = tokio::time::interval(HAND_OVER_INTERVAL);
+        loop {
+            tick.tick().await;
+            self.hand_over_served();
+        }
     }
 
-    /// Hands over the sessions that need nothing more here.
+    /// Hands over the sessions that need nothing more here, where another replica may have them.
     fn hand_over_served(&self) {
+        if self.peers.is_none() {
+            return;
+        }
         let all = self.all();
         let handed_over: usize = all.iter().map(|endpoint| endpoint.hand_over_served()).sum();
         if handed_over > 0 {

@@ -70,11 +70,18 @@ impl Gateway {
         if is_inherited {
             accepting.abort();
         }
-        self.drain().await;
-        if is_inherited {
+        let deadline = self.drain().await;
+        let is_replica = self.peers.is_some();
+        if is_replica {
+            accepting.abort();
+        }
+        if is_inherited || is_replica {
             // A connection that was just accepted has its first request on the way. Closed now, it would be
             // refused after all.
             self.connections_closed(CLOSE_TIME).await;
+        }
+        if is_replica {
+            self.finish_calls(deadline).await;
         }
         accepting.abort();
         let _ = closing.send(true);
