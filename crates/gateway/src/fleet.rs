@@ -7,6 +7,7 @@
 //! Operations of the registry run in tasks of their own, so a request that is given up leaves no
 //! operation half-way. Each ends with its answer or as [`Away`].
 
+mod metrics;
 #[cfg(test)]
 mod tests;
 
@@ -18,15 +19,19 @@ use std::time::Duration;
 use cluster::RegistryError;
 use cluster::ownership::{Away, Binding, Decision, Limits, Output, Ownership, Refusal, RequestId};
 use cluster::record::{self, Node, NodeId, SessionRecord};
-use cluster::registry::{Claim, Created, Operation, Registry};
+use cluster::registry::{Claim, Created, Operation, Registry, Renewed, TakeOver};
 use parking_lot::Mutex;
 use protocol::time::Moment;
 use tokio::sync::{Notify, oneshot, watch};
 use uuid::Uuid;
 
+pub(crate) use self::metrics::ProxyOutcome;
+
+use self::metrics::FleetMetrics;
 use crate::clock::Clock;
 use crate::driver::{Driver, Machine};
 use crate::session_store::{RecordFact, SessionStore};
+use crate::status::ClusterStatus;
 use crate::tasks;
 
 /// Beyond the time limit of every engine: a registry that never answers is away.
@@ -128,6 +133,9 @@ pub(crate) struct Fleet {
     has_begun: watch::Sender<bool>,
     nodes: Mutex<Option<(Moment, Arc<[Node]>)>>,
     next_successor: AtomicUsize,
+    metrics: FleetMetrics,
+    /// The list of replicas is being read for a status.
+    is_reading_nodes: AtomicBool,
 }
 
 /// Records of sessions that were taken over and are not restored yet, oldest first.
@@ -200,6 +208,8 @@ impl Fleet {
             has_begun: watch::Sender::new(false),
             nodes: Mutex::default(),
             next_successor: AtomicUsize::new(0),
+            metrics: FleetMetrics::default(),
+            is_reading_nodes: AtomicBool::new(false),
         })
     }
 
@@ -329,6 +339,7 @@ impl Fleet {
         let is_implicit = matches!(record.hello, record::Hello::Implicit(_));
         let lifetime = self.store.lifetime(is_implicit);
         let created = within_limit(self.registry.create(&record, lifetime)).await;
+        self.metrics.operated(&created);
         let written = match created {
             Ok(Created::Created) => Ok(()),
             // Ids are drawn at random, so this is no accident of Rialto's.
@@ -423,10 +434,41 @@ impl Fleet {
         {
             return Ok(Arc::clone(nodes));
         }
-        let living = within_limit(self.registry.nodes()).await?;
-        let nodes: Arc<[Node]> = living.into_iter().map(|status| status.node).collect();
+        let living = within_limit(self.registry.nodes()).await;
+        self.metrics.operated(&living);
+        let nodes: Arc<[Node]> = living?.into_iter().map(|status| status.node).collect();
         *self.nodes.lock() = Some((now, Arc::clone(&nodes)));
         Ok(nodes)
+    }
+
+    /// Counts a request that was sent to another replica.
+    pub(crate) fn count_proxied(&self, outcome: ProxyOutcome) {
+        self.metrics.proxied(outcome);
+    }
+
+    /// Returns the fleet as this replica knows it, without waiting. The list of replicas is read for
+    /// the next question.
+    pub(crate) fn status(&self) -> ClusterStatus {
+        let (is_fresh, peers) = match &*self.nodes.lock() {
+            Some((at, nodes)) => {
+                let is_peer = |node: &&Node| node.id != self.node.id && node.address.is_some();
+                let peers = nodes.iter().filter(is_peer).count();
+                (self.clock.now().since(*at) < NODES_FRESH, Some(peers))
+            }
+            None => (false, None),
+        };
+        if !is_fresh && !self.is_reading_nodes.swap(true, Ordering::AcqRel) {
+            let me = Weak::clone(&self.me);
+            tasks::spawn("registry", async move {
+                if let Some(fleet) = me.upgrade() {
+                    // A failure is counted, and shown by the next status.
+                    drop(fleet.nodes().await);
+                    fleet.is_reading_nodes.store(false, Ordering::Release);
+                }
+            });
+        }
+        let now = self.clock.now().elapsed();
+        self.metrics.status(self.node.id.as_str(), peers, now)
     }
 
     /// Returns this replica as the others see it.
@@ -470,11 +512,17 @@ impl Fleet {
             Output::Join => {
                 let joining = self.registry.join(&self.described());
                 self.operate(joining, |fleet, joined| {
+                    if joined.is_ok() {
+                        fleet.metrics.renewed(fleet.clock.now().elapsed());
+                    }
                     fleet.act(|machine, now| machine.handle_joined(joined, now));
                     fleet.has_begun.send_replace(true);
                 });
             }
             Output::Renew => self.operate(self.registry.renew(&self.node.id), |fleet, renewed| {
+                if matches!(renewed, Ok(Renewed::Renewed)) {
+                    fleet.metrics.renewed(fleet.clock.now().elapsed());
+                }
                 fleet.act(|machine, now| machine.handle_renewed(renewed, now));
             }),
             Output::LookUp(session) => self.operate(self.registry.look_up(session), move |fleet, located| {
@@ -488,11 +536,17 @@ impl Fleet {
                 let lifetime = self.store.lifetime(is_implicit);
                 let taking = self.registry.take_over(session, seen, &self.node.id, lifetime);
                 self.operate(taking, move |fleet, taken| {
+                    if matches!(taken, Ok(TakeOver::Won(_))) {
+                        fleet.metrics.take_overs.fetch_add(1, Ordering::Relaxed);
+                    }
                     fleet.act(|machine, now| machine.handle_take_over(session, taken, now));
                 });
             }
             Output::Write { session, epoch } => self.write_again(session, epoch),
-            Output::Release { session, epoch } => self.store.release(&self.claim(session, epoch)),
+            Output::Release { session, epoch } => {
+                self.metrics.handed_over.fetch_add(1, Ordering::Relaxed);
+                self.store.release(&self.claim(session, epoch));
+            }
             Output::Remove { session, epoch } => self.store.remove(&self.claim(session, epoch)),
             Output::Restore(record) => {
                 let displaced = self.waiting_records.lock().insert(record);
@@ -536,6 +590,9 @@ impl Fleet {
         let is_implicit = matches!(record.hello, record::Hello::Implicit(_));
         let writing = self.registry.create(&record, self.store.lifetime(is_implicit));
         self.operate(writing, move |fleet, written| {
+            if matches!(written, Ok(Created::Created)) {
+                fleet.metrics.records_rewritten.fetch_add(1, Ordering::Relaxed);
+            }
             fleet.act(|machine, _| machine.handle_written(session, epoch, written));
         });
     }
@@ -548,11 +605,16 @@ impl Fleet {
     ) {
         let me = Weak::clone(&self.me);
         tasks::spawn("registry", async move {
-            let ended = within_limit(operation).await.map_err(|error| {
+            let ended = within_limit(operation).await;
+            let fleet = me.upgrade();
+            if let Some(fleet) = &fleet {
+                fleet.metrics.operated(&ended);
+            }
+            let ended = ended.map_err(|error| {
                 tracing::warn!(%error, "the registry of sessions does not answer");
                 Away
             });
-            if let Some(fleet) = me.upgrade() {
+            if let Some(fleet) = fleet {
                 report(&fleet, ended);
             }
         });

@@ -455,6 +455,12 @@ impl Gateway {
             destinations,
             limits: self.listener_metrics.limit_hits.all(),
             has_failed_reload: self.reload_failed.load(Ordering::Acquire),
+            cluster: self
+                .shared
+                .fleet
+                .as_ref()
+                .filter(|fleet| fleet.has_peers())
+                .map(|fleet| fleet.status()),
         }
     }
 

@@ -14,10 +14,11 @@ use prometheus_client::registry::Registry;
 
 use self::family::{Family, Labels, Page, Value};
 use self::process::Process;
+use crate::fleet::ProxyOutcome;
 use crate::gateway::Gateway;
 use crate::guard::Caller;
 use crate::metrics::{DestinationMetrics, StreamKind, method_label};
-use crate::status::{Depths, DestinationStatus, HealthKind, Status};
+use crate::status::{ClusterStatus, Depths, DestinationStatus, HealthKind, Status};
 
 /// One destination as it is now.
 struct DestinationView<'a> {
@@ -60,6 +61,72 @@ fn count(
     each(Family::counter(name, help), views, |view| Value::Count(of(view)))
 }
 
+/// Returns the families of a fleet. A Rialto that is in none has no samples of them, but for zeros.
+fn fleet(status: Option<&ClusterStatus>) -> Vec<Family> {
+    let gauge = |name, help, of: fn(&ClusterStatus) -> Option<f64>| {
+        Family::gauge(name, help).maybe(status.and_then(of))
+    };
+    let counter = |name, help, of: fn(&ClusterStatus) -> u64| {
+        let family = Family::counter(name, help);
+        match status {
+            Some(status) => family.count(Vec::new(), of(status)),
+            None => family,
+        }
+    };
+    let mut proxied = Family::counter(
+        "rialto_cluster_proxied_requests",
+        "Requests sent to other replicas, by outcome",
+    );
+    for outcome in ProxyOutcome::ALL.map(ProxyOutcome::as_str) {
+        let counted = status.and_then(|status| status.proxied.iter().find(|(name, _)| *name == outcome));
+        let count = counted.map_or(0, |(_, count)| *count);
+        proxied = proxied.count(vec![("outcome", outcome.to_owned())], count);
+    }
+    vec![
+        gauge(
+            "rialto_cluster_nodes",
+            "Replicas with a lease, this one included",
+            |status| status.peers.map(|peers| (peers + 1) as f64),
+        ),
+        gauge(
+            "rialto_cluster_lease_seconds",
+            "How long the lease of this replica lasts without a renewal",
+            |status| Some(status.lease.as_secs_f64()),
+        ),
+        gauge(
+            "rialto_cluster_engine_reachable",
+            "1 if the engine has answered the last operation, else 0",
+            |status| Some(f64::from(u8::from(status.is_engine_reachable))),
+        ),
+        counter(
+            "rialto_cluster_engine_operations",
+            "Operations of the engine",
+            |status| status.engine_operations,
+        ),
+        counter(
+            "rialto_cluster_engine_failures",
+            "Operations of the engine that failed",
+            |status| status.engine_failures,
+        ),
+        counter(
+            "rialto_cluster_take_overs",
+            "Sessions taken over from other replicas",
+            |status| status.take_overs,
+        ),
+        counter(
+            "rialto_cluster_sessions_handed_over",
+            "Sessions handed over to other replicas",
+            |status| status.handed_over,
+        ),
+        counter(
+            "rialto_cluster_records_rewritten",
+            "Records written again after the engine had lost them, or had been away",
+            |status| status.records_rewritten,
+        ),
+        proxied,
+    ]
+}
+
 impl Gateway {
     /// Returns the page, in the text format of OpenMetrics. A caller that may not see all
     /// destinations gets the families of those that it may see, and nothing about the rest of the
@@ -88,6 +155,7 @@ impl Gateway {
         families.extend(bytes(&views));
         families.extend(losses(&views));
         if caller.sees_everything() {
+            families.extend(fleet(status.cluster.as_ref()));
             families.extend(self.outlets());
             families.extend(process());
         }

@@ -18,6 +18,41 @@ pub(crate) struct Status {
     /// The limits of the whole gateway that were reached.
     pub(crate) limits: Vec<LimitHit>,
     pub(crate) has_failed_reload: bool,
+    /// The fleet that this replica belongs to.
+    pub(crate) cluster: Option<ClusterStatus>,
+}
+
+/// The fleet, as one replica knows it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ClusterStatus {
+    /// The id of this replica.
+    pub(crate) node: String,
+    /// How long its lease lasts without a renewal.
+    pub(crate) lease: Duration,
+    /// The engine has answered the last operation.
+    pub(crate) is_engine_reachable: bool,
+    /// How many other replicas had a lease when they were counted last.
+    pub(crate) peers: Option<usize>,
+    pub(crate) take_overs: u64,
+    pub(crate) handed_over: u64,
+    pub(crate) records_rewritten: u64,
+    pub(crate) engine_operations: u64,
+    pub(crate) engine_failures: u64,
+    /// Requests that were sent to other replicas, by outcome.
+    pub(crate) proxied: Vec<(&'static str, u64)>,
+}
+
+impl ClusterStatus {
+    /// Returns the fleet's entry in `/ready`.
+    fn entry(&self) -> serde_json::Value {
+        let lease = u64::try_from(self.lease.as_millis()).unwrap_or(u64::MAX);
+        serde_json::json!({
+            "node": self.node,
+            "lease_ms": lease,
+            "engine": if self.is_engine_reachable { "reachable" } else { "away" },
+            "peers": self.peers,
+        })
+    }
 }
 
 /// The state of one destination.
@@ -199,6 +234,9 @@ impl Status {
         let mut body = serde_json::json!({ "ready": self.is_ready, "destinations": destinations });
         if sees_everything && !self.limits.is_empty() {
             body["limits"] = limits(&self.limits);
+        }
+        if let Some(cluster) = self.cluster.as_ref().filter(|_| sees_everything) {
+            body["cluster"] = cluster.entry();
         }
         if self.has_failed_reload {
             body["configuration"] =

@@ -25,7 +25,7 @@ use super::body::Body;
 use super::head::Head;
 use super::http::RequestContext;
 use crate::endpoint::{ParkedCall, SessionUse};
-use crate::fleet::{Fleet, Place, Undelivered, Wanted};
+use crate::fleet::{Fleet, Place, ProxyOutcome, Undelivered, Wanted};
 use crate::guard::limits::Permit;
 use crate::peer::{self, Forwarded, Outcome, PeerBody, Proxied, Target};
 use crate::reply::Refusal;
@@ -284,7 +284,14 @@ impl RequestContext<'_> {
         let sending = peers
             .client()
             .send(&node.id, address, &forwarded, self.outgoing(request));
-        let response = match sending.await {
+        let outcome = sending.await;
+        fleet.count_proxied(match &outcome {
+            Outcome::Answered(_) => ProxyOutcome::Answered,
+            Outcome::NotOwner(_) => ProxyOutcome::NotOwner,
+            Outcome::NotSent(_) => ProxyOutcome::NotSent,
+            Outcome::Unknown(_) => ProxyOutcome::Unknown,
+        });
+        let response = match outcome {
             Outcome::Answered(response) => response,
             Outcome::NotOwner(_) => return Ok(Delivery::NotOwner),
             Outcome::NotSent(error) => {
