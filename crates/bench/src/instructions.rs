@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use crate::connect;
+use crate::fleet::Fleet;
 use crate::load::{self, Outcome, Until};
 use crate::request::Call;
 use crate::runner::print_line;
@@ -30,6 +31,8 @@ enum Work {
         call: Call,
     },
     Churn,
+    /// The plain calls, at a replica of a fleet that owns their sessions.
+    Fleet,
     /// Over stdio, in front of the native server; for native the same calls made directly.
     Connect {
         in_flight: usize,
@@ -37,7 +40,7 @@ enum Work {
 }
 
 const PLAIN: Call = Call::Echo { padding: 0 };
-const WORKS: [(&str, Work, Setup); 11] = [
+const WORKS: [(&str, Work, Setup); 12] = [
     (
         "64 in flight, 16 sessions",
         Work::Calls {
@@ -55,6 +58,11 @@ const WORKS: [(&str, Work, Setup); 11] = [
             call: PLAIN,
         },
         Setup::Audit,
+    ),
+    (
+        "… at the owner of its session, in a fleet",
+        Work::Fleet,
+        Setup::Plain,
     ),
     (
         "1 in flight",
@@ -215,6 +223,11 @@ async fn one_run(
         (Work::Connect { in_flight }, System::Rialto) => {
             connect::calls(in_flight, calls, &under_valgrind).await?
         }
+        (Work::Fleet, System::Rialto) => {
+            let fleet = Fleet::start(programs)?;
+            let replica = fleet.replica("owner", &under_valgrind);
+            over_http(system, work, setup, &replica, until).await?
+        }
         (work, system) => over_http(system, work, setup, &under_valgrind, until).await?,
     };
     if outcome.calls != calls {
@@ -245,6 +258,10 @@ async fn over_http(
         } => {
             let sessions = load::open_sessions(&running.target, sessions).await?;
             load::closed_loop(&running.target, &sessions, in_flight, call, until).await?
+        }
+        Work::Fleet => {
+            let sessions = load::open_sessions(&running.target, 16).await?;
+            load::closed_loop(&running.target, &sessions, 64, PLAIN, until).await?
         }
         Work::Connect { in_flight } => {
             let sessions = load::open_sessions(&running.target, 1).await?;

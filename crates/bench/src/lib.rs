@@ -9,6 +9,7 @@ pub mod connect;
 pub mod connection;
 pub mod echo;
 pub mod fan_out;
+pub mod fleet;
 pub mod handler;
 pub mod instructions;
 pub mod issuer;

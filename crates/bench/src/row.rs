@@ -8,6 +8,7 @@ use tokio::process::Command;
 
 use crate::connect::{self, Measure, Measured};
 use crate::fan_out::{self, Plan};
+use crate::fleet;
 use crate::handler::Era;
 use crate::load::{self, Outcome, Target, Until};
 use crate::meter;
@@ -41,6 +42,7 @@ pub enum Row {
     Translation,
     Overload,
     Threads,
+    Fleet,
     Remote,
     Remote1M,
     RemoteProgress,
@@ -51,7 +53,7 @@ pub enum Row {
     ConnectIdle,
 }
 
-pub const ALL: [Row; 28] = [
+pub const ALL: [Row; 29] = [
     Row::Flight64,
     Row::Flight16,
     Row::Flight1,
@@ -72,6 +74,7 @@ pub const ALL: [Row; 28] = [
     Row::Translation,
     Row::Overload,
     Row::Threads,
+    Row::Fleet,
     Row::Remote,
     Row::Remote1M,
     Row::RemoteProgress,
@@ -137,6 +140,7 @@ impl Row {
             Self::Translation => "translation",
             Self::Overload => "overload",
             Self::Threads => "threads",
+            Self::Fleet => "fleet",
             Self::Remote => "remote",
             Self::Remote1M => "remote-1mb",
             Self::RemoteProgress => "remote-progress",
@@ -172,6 +176,7 @@ impl Row {
             Self::Translation => "64 in flight between the eras, against the same client within its era",
             Self::Overload => "ten times as many calls as can be done",
             Self::Threads => "one thread against two",
+            Self::Fleet => "a replica of a fleet, and `state_dir`, against neither",
             Self::Remote => "64 in flight, 16 sessions, in front of native",
             Self::Remote1M => "1 MB payload, 4 in flight, in front of native",
             Self::RemoteProgress => "call with 10 progress messages, 16 in flight, in front of native",
@@ -229,6 +234,13 @@ impl Row {
                 Millis("the same, two threads"),
                 Factor("calls/s with TLS, signed tokens and audit of bodies, two threads against one, ×"),
             ],
+            Self::Fleet => &[
+                Factor("CPU per call at the owner of its session, ×"),
+                Factor("CPU per forwarded call, both replicas together, against one at its owner, ×"),
+                Factor("CPU per session opened, used, deleted in a fleet, ×"),
+                Factor("CPU per call with `state_dir`, ×"),
+                Factor("CPU per session opened, used, deleted with `state_dir`, ×"),
+            ],
             Self::Destinations => &[
                 Factor("CPU per call with one in use, ×"),
                 Factor("CPU per call with all in use, ×"),
@@ -250,7 +262,8 @@ impl Row {
             | Self::Everything
             | Self::Translation
             | Self::Overload
-            | Self::Threads => system == System::Rialto,
+            | Self::Threads
+            | Self::Fleet => system == System::Rialto,
             Self::Sessions | Self::Remote | Self::Remote1M | Self::RemoteProgress => {
                 matches!(system, System::Native | System::Rialto)
             }
@@ -303,6 +316,7 @@ impl Row {
             }
             Self::Translation => measure_translation(system, programs, effort).await,
             Self::Overload => measure_overload(system, programs, effort).await,
+            Self::Fleet => fleet::measure(programs, effort).await,
             Self::Threads => {
                 let latency = threads::beside_large_messages(programs, effort).await?;
                 let rate = threads::heavy_calls(programs, effort).await?;
@@ -362,6 +376,7 @@ impl Row {
             | Self::Translation
             | Self::Overload
             | Self::Threads
+            | Self::Fleet
             | Self::Remote => (16, 64, PLAIN),
             Self::ConnectFlight64 => (1, 64, PLAIN),
             Self::Flight16 => (4, 16, PLAIN),
@@ -441,6 +456,7 @@ impl Row {
             | Self::Translation
             | Self::Overload
             | Self::Threads
+            | Self::Fleet
             | Self::Remote
             | Self::Remote1M
             | Self::RemoteProgress
