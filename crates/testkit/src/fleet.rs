@@ -173,7 +173,8 @@ impl Fleet {
         replica.rialto = Some(rialto);
         self.balancer.add(address);
         let balancer = &self.balancer;
-        wait_until("the balancer uses the replica", PATIENCE, || {
+        // Under load the first answer takes its time.
+        wait_until("the balancer uses the replica", PATIENCE * 3, || {
             balancer.uses(address).then_some(())
         })
         .await;

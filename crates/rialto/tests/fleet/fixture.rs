@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use testkit::fleet::{Fleet, LOST, NONE_READY};
 use testkit::{Journal, LEGACY, McpClient, PATIENCE, Reply, Result, poll_until};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 /// How long a client waits before it repeats a request that was refused.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -212,6 +213,7 @@ impl Load {
             load.running.spawn(async move {
                 let mut endings = Vec::new();
                 let mut pause = tokio::time::interval(RETRY_PAUSE);
+                pause.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 for call in 0.. {
                     if is_over.load(Ordering::Relaxed) {
                         break;

@@ -2,7 +2,7 @@
 //!
 //! The suite has some dozens of faults. `FLEET_FAULTS` and `FLEET_SESSIONS` set other numbers, for
 //! the record: `FLEET_FAULTS=1000 FLEET_SESSIONS=200 cargo test -p rialto --test fleet kills`.
-//! `FLEET_SUMMARY` names a file for how the calls ended.
+//! `FLEET_SEED` chooses other faults, and `FLEET_SUMMARY` names a file for how the calls ended.
 
 use std::io::Write as _;
 
@@ -76,6 +76,7 @@ async fn storm(seed: u64, faults: usize, sessions: usize, kinds: &[Fault]) -> Re
     let config = FleetConfig::of_stub(&settings).with_peer_links();
     let mut fleet = config.start().await?;
     let load = Load::start(&fleet, sessions).await?;
+    let seed = seed ^ number_from("FLEET_SEED", 0) as u64;
     let mut dice = Dice(seed);
     for _ in 0..faults {
         let replica = usize::try_from(dice.below(fleet.size() as u64)).unwrap_or(0);

@@ -8,4 +8,5 @@ mod failures;
 mod fixture;
 mod kills;
 mod matrix;
+mod reached;
 mod rolling;

@@ -87,6 +87,22 @@ macro_rules! nginx_column {
 nginx_column!(typescript_1_client_behind_nginx, Sdk::TypeScript1);
 nginx_column!(python_1_client_behind_nginx, Sdk::Python1);
 
+macro_rules! old_column {
+    ($column:ident, $sdk:expr) => {
+        cells! { $column, $sdk, Era::OldTransport;
+            call behind everything_by_old_sse_in_a_fleet;
+            progress behind everything_by_old_sse_in_a_fleet;
+            elicitation behind everything_by_old_sse_in_a_fleet;
+            sampling behind everything_by_old_sse_in_a_fleet;
+            subscriptions behind everything_by_old_sse_in_a_fleet;
+            fifty_at_once behind everything_by_old_sse_in_a_fleet;
+        }
+    };
+}
+
+old_column!(typescript_1_client_of_the_old_transport, Sdk::TypeScript1);
+old_column!(python_1_client_of_the_old_transport, Sdk::Python1);
+
 cells! { typescript_2_client_of_the_modern_era, Sdk::TypeScript2, Era::Modern;
     discover behind everything_in_a_fleet;
     call behind everything_in_a_fleet;
