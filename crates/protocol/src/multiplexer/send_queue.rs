@@ -93,7 +93,8 @@ impl SendQueue {
     /// [`SendQueue::handle_written`] or [`SendQueue::put_back`].
     pub(super) fn take_lone_line(&mut self) -> Option<Bytes> {
         let is_small = (1..=WRITTEN_THROUGH).contains(&self.outbox.len());
-        if self.being_written > 0 || !is_small {
+        // A line that was put back goes before everything else, and the writer takes both.
+        if self.being_written > 0 || !is_small || !self.outbox.is_gathered() {
             return None;
         }
         let line = self.outbox.split_end();
@@ -117,5 +118,44 @@ impl SendQueue {
         self.outbox.clear();
         self.known_lines.clear();
         self.being_written = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(line: &[u8]) -> SendQueue {
+        let mut queue = SendQueue::default();
+        queue.end().extend_from_slice(line);
+        queue
+    }
+
+    #[test]
+    fn lone_line_waits_until_the_writer_has_written() {
+        let mut queue = queue(b"first\n");
+        queue.take(Outbox::default());
+        queue.end().extend_from_slice(b"second\n");
+        assert_eq!(queue.take_lone_line(), None, "the first line comes first");
+        queue.handle_written();
+        assert_eq!(queue.take_lone_line().as_deref(), Some(&b"second\n"[..]));
+        queue.end().extend_from_slice(b"third\n");
+        assert_eq!(queue.take_lone_line(), None, "the second line is being written");
+        queue.put_back(Bytes::from_static(b"ond\n"));
+        assert_eq!(
+            queue.take_lone_line(),
+            None,
+            "the rest of the second line comes first"
+        );
+        let whole = queue.take(Outbox::default()).into_whole();
+        assert_eq!(&whole[..], b"ond\nthird\n");
+    }
+
+    #[test]
+    fn lone_line_is_no_longer_than_a_pipe_takes_at_once() {
+        assert_eq!(queue(b"").take_lone_line(), None);
+        let longest = vec![b'x'; WRITTEN_THROUGH];
+        assert_eq!(queue(&longest).take_lone_line().as_deref(), Some(&longest[..]));
+        assert_eq!(queue(&vec![b'x'; WRITTEN_THROUGH + 1]).take_lone_line(), None);
     }
 }

@@ -40,6 +40,11 @@ impl Outbox {
         self.push(bytes);
     }
 
+    /// Returns whether everything was gathered at the end, so that [`Self::split_end`] takes all.
+    pub(crate) fn is_gathered(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
     /// Takes what was gathered at the end. Its room is used again when the bytes are dropped.
     pub(crate) fn split_end(&mut self) -> Bytes {
         self.end.split().freeze()
