@@ -339,6 +339,24 @@ mod tests {
     }
 
     #[test]
+    fn events_that_wait_are_counted_and_dropped_on_demand() {
+        let mut modern_request = modern_request();
+        assert_eq!(modern_request.kept_bytes(), 0);
+        report_progress(&mut modern_request, "first");
+        let one = modern_request.kept_bytes();
+        assert!(one > 100, "{one}");
+        report_progress(&mut modern_request, "later");
+        assert_eq!(modern_request.kept_bytes(), 2 * one);
+        modern_request.drop_events(1);
+        assert_eq!(modern_request.kept_bytes(), one);
+        let mut out = BytesMut::new();
+        modern_request.read(Moment::START, &mut out);
+        assert!(memchr::memmem::find(&out, b"first").is_none());
+        assert!(memchr::memmem::find(&out, b"later").is_some());
+        assert_eq!(modern_request.kept_bytes(), 0);
+    }
+
+    #[test]
     fn parked_call_is_given_up_when_its_client_does_not_come_back_in_time() {
         let mut modern_request = modern_request();
         let until = Moment::START.after(WAITING_TIME);

@@ -102,3 +102,32 @@ impl CallTimer {
         limits.timeout_failure(self.reads_events)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(reads_events: bool) -> CallTimer {
+        let limits = Limits::default();
+        CallTimer::start(Moment::START, Method::ToolsCall, reads_events, false, &limits)
+    }
+
+    #[test]
+    fn response_becomes_a_stream_once() {
+        let mut timer = start(true);
+        let at = timer.stream_at().expect("it will be reported");
+        assert!(timer.clear_stream_at(), "earlier than by time");
+        assert!(!timer.clear_stream_at());
+        assert!(!timer.take_stream_at(at));
+        assert_eq!(timer.next_deadline(), timer.deadline());
+        let mut timer = start(true);
+        assert!(timer.take_stream_at(at) && !timer.take_stream_at(at));
+        assert!(!timer.clear_stream_at());
+    }
+
+    #[test]
+    fn timer_knows_whether_its_client_reads_events() {
+        assert!(start(true).reads_events());
+        assert!(!start(false).reads_events());
+    }
+}

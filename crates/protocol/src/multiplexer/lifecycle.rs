@@ -371,4 +371,18 @@ mod tests {
         );
         assert!(machine.is_answered() && !machine.is_initializing());
     }
+
+    #[test]
+    fn server_that_is_out_of_reach_gets_the_first_message_of_the_other_era_later() {
+        let mut machine = machine();
+        machine.plan_eras(EraPlan::First(Era::Modern));
+        machine.handle_link_up(Moment::START);
+        open(&mut machine, 1);
+        assert!(sent(&mut machine).contains("server/discover"));
+        machine.handle_outage(None);
+        machine.handle_deadline(Moment::START.after(SILENCE));
+        assert_eq!(sent(&mut machine), "");
+        machine.handle_link_up(Moment::START.after(SILENCE));
+        assert!(sent(&mut machine).contains("initialize"));
+    }
 }

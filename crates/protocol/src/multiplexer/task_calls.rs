@@ -209,21 +209,14 @@ impl Multiplexer {
             }
             return true;
         }
-        let session = self.tasks.session_of(&task, &self.ledger);
-        match session.map(|(session, _)| session) {
-            // Other clients have no stream that belongs to a task.
-            Some(session)
-                if self
-                    .ledger
-                    .sessions
-                    .get(session)
-                    .is_some_and(|entry| entry.wants_notifications) =>
-            {
+        match self.tasks.session_of(&task, &self.ledger) {
+            Some((session, _)) => {
                 if self.subscriptions.accepts_level(session, level) {
                     self.ledger.tell(Tell::Notice { session, message });
                 }
             }
-            Some(_) | None => self.ledger.counters.unattributed += 1,
+            // A modern client has no stream that belongs to a task, and its request has ended.
+            None => self.ledger.counters.unattributed += 1,
         }
         true
     }

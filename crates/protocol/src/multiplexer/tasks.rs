@@ -135,13 +135,12 @@ impl Tasks {
 
     /// Notes that a session wants to be notified of a task.
     pub(super) fn watch(&mut self, session: SessionKey, id: &str, ledger: &Ledger, link: &Link) -> Watched {
-        let Some(principal) = ledger.principal(session) else {
-            return Watched::Unknown;
-        };
-        if !link.offers_tasks() || !self.is_of(id, principal) {
+        if !link.offers_tasks() {
             return Watched::Unknown;
         }
-        let Some(known) = self.known.get_mut(id) else {
+        let principal = ledger.principal(session);
+        let is_theirs = |known: &&mut KnownTask| Some(&known.client.principal) == principal;
+        let Some(known) = self.known.get_mut(id).filter(is_theirs) else {
             return Watched::Unknown;
         };
         known.watchers.insert(session);
@@ -280,10 +279,9 @@ impl Tasks {
         ledger: &mut Ledger,
         link: &Link,
     ) {
-        let Some(entry) = ledger.sessions.get(session) else {
+        let Some(client) = ledger.client(session).map(Arc::clone) else {
             return;
         };
-        let (client, wants_notifications) = (Arc::clone(&entry.client), entry.wants_notifications);
         if let Some(known) = self.known.get(&task.id)
             && known.client.principal != client.principal
         {
@@ -298,7 +296,7 @@ impl Tasks {
         self.end(&task.id, ledger, link);
         self.count += 1;
         // A client that is notified unasked watches its task from the beginning.
-        let watches = wants_notifications && era.changes() == ChangeStyle::Unasked;
+        let watches = era.changes() == ChangeStyle::Unasked;
         let known = KnownTask {
             number: self.count,
             client,

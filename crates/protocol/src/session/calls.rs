@@ -747,4 +747,19 @@ mod tests {
         let resumed = session.resume(Moment::START, &format!("{}-0", first.0));
         assert_eq!(resumed, Err(super::super::StreamRefusal::UnknownEvent));
     }
+
+    #[test]
+    fn answers_that_are_given_up_on_demand_are_counted() {
+        let mut session = session();
+        let calls: Vec<CallKey> = (0..3).map(|id| call(&mut session, id)).collect();
+        for call in &calls {
+            relate(&mut session, Moment::START, *call, 10);
+            answer(&mut session, Moment::START, *call, UNIT);
+        }
+        session.drop_events(0);
+        let before = session.events_lost();
+        session.drop_events(session.kept_bytes());
+        // One line about each call, and all answers but the newest.
+        assert_eq!(session.events_lost() - before, 3 + 2);
+    }
 }

@@ -240,4 +240,34 @@ mod tests {
         );
         assert!(!session.is_opened());
     }
+
+    #[test]
+    fn question_on_a_line_is_withdrawn_on_a_line_whether_or_not_a_call_caused_it() {
+        let mut session = open();
+        open_session(&mut session);
+        let call = call(&mut session);
+        lines_of(&mut session);
+        for cause in [Some(call), None] {
+            session.handle_tell(
+                Moment::START,
+                Tell::Question {
+                    session: SessionKey(1),
+                    call: cause,
+                    question: QuestionKey(3),
+                    message: message(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#),
+                },
+            );
+            session.handle_tell(
+                Moment::START,
+                Tell::Withdrawn {
+                    session: SessionKey(1),
+                    question: QuestionKey(3),
+                    message: None,
+                },
+            );
+            let lines = lines_of(&mut session);
+            let is_withdrawn = matches!(&lines[..], [asked, withdrawn] if asked.contains("roots/list") && withdrawn.contains("notifications/cancelled"));
+            assert!(is_withdrawn, "{lines:?}");
+        }
+    }
 }

@@ -36,6 +36,10 @@ macro_rules! conversations {
 }
 
 conversations! {
+    subscriptions_beyond_the_limit_are_refused,
+    abandoned_calls_beyond_the_limit_are_counted,
+    changes_of_several_tasks_are_looked_up_apart,
+    roots_outside_a_call_wait_though_a_call_was_cancelled_that_cannot_ask,
     log_line_in_the_exchange_of_a_cancelled_call_is_dropped,
     question_of_a_session_that_ended_goes_to_the_other_of_its_principal,
     question_of_a_task_is_refused_in_time,

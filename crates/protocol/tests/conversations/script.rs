@@ -329,6 +329,7 @@ impl Script {
             "max_tasks" => self.limits.tasks = number()?,
             "max_questions" => self.limits.questions = number()?,
             "subscriptions" => self.limits.subscriptions = number()?,
+            "max_abandoned" => self.limits.abandoned = number()?,
             "outgoing_bytes" => self.limits.outgoing_bytes = number()?,
             "question_read_timeout" => self.session_limits.question_timeout = span(text)?,
             "kept_events" => self.session_limits.retention.events = number()?,

@@ -169,6 +169,43 @@ fn line_without_end_costs_bounded_memory() {
 }
 
 #[test]
+fn unfinished_line_may_be_a_message_as_long_as_it_reads_like_an_object() {
+    let mut framer = LineFramer::new(4);
+    let unfinished = |length, may_be_message| {
+        Some(Unfinished {
+            length,
+            may_be_message,
+        })
+    };
+    framer.spare().extend_from_slice(br#"{"id""#);
+    assert_eq!((framer.next(), framer.unfinished()), (None, unfinished(5, true)));
+    framer.spare().extend_from_slice(b":7");
+    assert_eq!((framer.next(), framer.unfinished()), (None, unfinished(7, true)));
+    framer.spare().extend_from_slice(b"?");
+    assert_eq!((framer.next(), framer.unfinished()), (None, unfinished(8, false)));
+}
+
+#[test]
+fn small_lines_get_small_blocks_after_a_large_one() {
+    let mut framer = LineFramer::new(16 * 1024 * 1024);
+    let large = [vec![b'x'; 1_000_000], b"\n".to_vec()].concat();
+    let mut input = large.as_slice();
+    while !input.is_empty() {
+        read(&mut framer, &mut input);
+        drain(&mut framer, &mut Vec::new());
+    }
+    let small = [vec![b'x'; 1000], b"\n".to_vec()].concat();
+    // The receiver keeps every line, so that no block can be used again.
+    let mut frames = Vec::new();
+    for _ in 0..1000 {
+        read(&mut framer, &mut small.as_slice());
+        drain(&mut framer, &mut frames);
+        assert_eq!(framer.block, BLOCK);
+    }
+    assert_eq!(frames.len(), 1000);
+}
+
+#[test]
 fn buffer_shrinks_after_a_large_line() {
     let mut framer = LineFramer::new(16 * 1024 * 1024);
     let large = [vec![b'x'; 10_000_000], b"\nsmall\nhalf".to_vec()].concat();
