@@ -1,10 +1,13 @@
 //! Changes `crates/protocol` in small ways and checks whether its own tests notice.
 //!
-//! Hides cargo-mutants, the sampling and the reports. Each mutant is built in a copy of the tree,
-//! one after another, so that only `protocol` and its tests are compiled again. The quickest tests
-//! run first, and the others only for mutants that those miss: most mutants then need neither the
-//! build nor the run of the simulation. `xtask/surviving-mutants.txt` lists the mutants that are
-//! known to survive, each with the reason.
+//! Hides cargo-mutants, the sampling and the reports. cargo-mutants lists the mutants. Most of them
+//! are built together, each behind a switch, and tested by running that build ([`at_once`]).
+//! cargo-mutants builds and tests the others, and decides which cannot be built. The quickest tests
+//! run first, and the others only for mutants that those miss. `xtask/surviving-mutants.txt` lists
+//! the mutants that are known to survive, each with the reason.
+
+mod at_once;
+mod switch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +15,8 @@ use std::process::Command;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
+
+use self::switch::Mutant;
 
 /// The tool's version, exact like every other pin.
 const CARGO_MUTANTS: &str = "26.2.0";
@@ -29,6 +34,9 @@ const PHASES: &[(&str, &[&str])] = &[
     ("units", &["--lib", "--test=properties"]),
     ("simulation", &["--test=transparency", "--test=simulation"]),
 ];
+
+/// Fewer random cases than in a run of the tests: what they catch, more would catch too.
+const FEWER_CASES: [(&str, &str); 2] = [("PROPTEST_CASES", "64"), ("RIALTO_SIMULATION_SEEDS", "300")];
 
 /// What to run.
 #[derive(Debug, PartialEq)]
@@ -74,11 +82,12 @@ fn number(flag: &str, value: &str) -> anyhow::Result<u64> {
 pub fn run(repository: &Path, test_deps: &Path, sample: &Sample) -> anyhow::Result<()> {
     let survivors = Survivor::read(repository)?;
     let tool = install(repository, test_deps)?;
-    let mut names = list(repository, &tool)?;
+    let mut mutants = list(repository, &tool)?;
     if let Some(filter) = &sample.filter {
-        names.retain(|name| name.contains(filter));
+        mutants.retain(|mutant| mutant.name.contains(filter));
     }
-    let all = names.len();
+    let all = mutants.len();
+    let names = mutants.iter().map(|mutant| mutant.name.clone()).collect();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let seed = sample
         .seed
@@ -93,17 +102,24 @@ pub fn run(repository: &Path, test_deps: &Path, sample: &Sample) -> anyhow::Resu
     );
     let output = test_deps.join("mutants");
     let start = Instant::now();
-    let mut report = Report {
-        missed: chosen.clone(),
+    mutants.retain(|mutant| chosen.contains(&mutant.name));
+    let at_once::Outcome { mut report, left_out } =
+        at_once::test(repository, &output, &output.join("target"), &mutants)?;
+    let mut alone = Report {
+        missed: left_out,
         ..Report::default()
     };
     for (name, tests) in PHASES {
-        let mutants = std::mem::take(&mut report.missed);
+        let mutants = std::mem::take(&mut alone.missed);
         if !mutants.is_empty() {
-            println!("xtask: {} mutants for the {name}", mutants.len());
-            report.add(test(repository, &tool, &output, name, tests, &mutants)?);
+            println!(
+                "xtask: {} mutants, each with a build of its own, for the {name}",
+                mutants.len()
+            );
+            alone.add(test(repository, &tool, &output, name, tests, &mutants)?);
         }
     }
+    report.add(alone);
     let seconds = start.elapsed().as_secs();
     let report = report.explained(repository, &survivors);
     println!("\n{report}");
@@ -142,9 +158,7 @@ fn test(
         .env("CARGO_TARGET_DIR", output.join("target"))
         // Most of the time goes into compiling the same few crates again.
         .env("CARGO_PROFILE_DEV_DEBUG", "none")
-        // Fewer random cases than in a run of the tests: what they catch, more would catch too.
-        .env("PROPTEST_CASES", "64")
-        .env("RIALTO_SIMULATION_SEEDS", "300");
+        .envs(FEWER_CASES);
     // An argument of cargo applies to builds as well, so no other test is built.
     command.args(tests.iter().map(|test| format!("--cargo-arg={test}")));
     for mutant in mutants {
@@ -159,8 +173,8 @@ fn test(
     Report::read(&folder.join("mutants.out"))
 }
 
-/// Returns the names of all mutants.
-fn list(repository: &Path, tool: &Path) -> anyhow::Result<Vec<String>> {
+/// Returns all mutants.
+fn list(repository: &Path, tool: &Path) -> anyhow::Result<Vec<Mutant>> {
     let output = mutants(repository, tool)
         .args(["--package", PACKAGE, "--list", "--json"])
         .output()
@@ -173,15 +187,7 @@ fn list(repository: &Path, tool: &Path) -> anyhow::Result<Vec<String>> {
     }
     let listed: Vec<serde_json::Value> =
         serde_json::from_slice(&output.stdout).context("the list of mutants is no JSON")?;
-    listed
-        .iter()
-        .map(|mutant| {
-            mutant["name"]
-                .as_str()
-                .map(str::to_owned)
-                .context("a mutant has no name")
-        })
-        .collect()
+    listed.iter().map(Mutant::read).collect()
 }
 
 fn mutants(repository: &Path, tool: &Path) -> Command {
