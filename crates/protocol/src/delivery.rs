@@ -635,4 +635,14 @@ mod tests {
             RetryDecision::Again { .. }
         ));
     }
+
+    #[test]
+    fn status_is_final_unless_a_later_attempt_may_get_another() {
+        for status in [300, 307, 400, 401, 404, 499] {
+            assert!(is_definite(status), "{status}");
+        }
+        for status in [200, 299, 408, 425, 429, 500, 503] {
+            assert!(!is_definite(status), "{status}");
+        }
+    }
 }

@@ -762,4 +762,21 @@ mod tests {
         // One line about each call, and all answers but the newest.
         assert_eq!(session.events_lost() - before, 3 + 2);
     }
+
+    #[test]
+    fn oldest_event_goes_first_whether_or_not_it_is_about_a_call() {
+        let mut session = session();
+        let at = |second| Moment::START.after(Duration::from_secs(second));
+        let call = call(&mut session, 1);
+        let notice = Bytes::from_static(b"{}");
+        session.announce(at(0), &notice);
+        relate(&mut session, at(1), call, 10);
+        session.announce(at(2), &notice);
+        relate(&mut session, at(3), call, 10);
+        for second in 0..2 {
+            assert_eq!(session.oldest_event(), Some(at(second)));
+            session.drop_events(1);
+        }
+        assert_eq!(session.oldest_event(), Some(at(2)));
+    }
 }

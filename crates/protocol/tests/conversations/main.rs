@@ -36,6 +36,7 @@ macro_rules! conversations {
 }
 
 conversations! {
+    task_id_of_another_principal_stays_with_it,
     subscriptions_beyond_the_limit_are_refused,
     abandoned_calls_beyond_the_limit_are_counted,
     changes_of_several_tasks_are_looked_up_apart,
