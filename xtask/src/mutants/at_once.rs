@@ -58,9 +58,12 @@ pub fn test(repository: &Path, folder: &Path, target: &Path, mutants: &[Mutant])
     Ok(Outcome { report, left_out })
 }
 
-/// Copies what git knows or would add: no build, no installed tools. A file that did not change
-/// keeps its time, so that it is not compiled again.
+/// Copies what git knows or would add: no build, no installed tools. Nothing of an earlier copy is
+/// left.
 fn copy_repository(repository: &Path, copy: &Path) -> anyhow::Result<()> {
+    if copy.exists() {
+        fs::remove_dir_all(copy).with_context(|| format!("cannot delete {}", copy.display()))?;
+    }
     let listed = Command::new("git")
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
         .current_dir(repository)
@@ -79,6 +82,7 @@ fn copy_repository(repository: &Path, copy: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Writes a file, unless it is the same: cargo compiles what is newer than its build.
 fn write_if_changed(path: &Path, content: &[u8]) -> anyhow::Result<()> {
     if fs::read(path).is_ok_and(|old| old == content) {
         return Ok(());
