@@ -9,8 +9,8 @@ use crate::exchange::Principal;
 /// What makes a request modern.
 const META: &str = r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}"#;
 
-/// What a server of this era reads when a client of the other one calls with these params.
-fn translated(to: Era, params: &str) -> Value {
+/// The line that a server of this era reads when a client of the other one calls with these params.
+fn line_for(to: Era, params: &str) -> String {
     let text = format!(r#"{{"id":3,"params":{params},"method":"tools/call","jsonrpc":"2.0"}}"#);
     let client = Client::declaring(Principal::anonymous(), None, None);
     let message = Message::scan(Bytes::from(text)).unwrap();
@@ -30,9 +30,22 @@ fn translated(to: Era, params: &str) -> Value {
     let out = out.into_whole();
     let line = out.strip_suffix(b"\n").unwrap();
     assert!(!line.contains(&b'\n') && !line.contains(&b'\r'), "{params}");
-    let mut read: Value = serde_json::from_slice(line).unwrap();
+    String::from_utf8(line.to_vec()).unwrap()
+}
+
+/// The params that a server of this era reads when a client of the other one calls with these.
+fn translated(to: Era, params: &str) -> Value {
+    let mut read: Value = serde_json::from_str(&line_for(to, params)).unwrap();
     assert_eq!((&read["id"], &read["method"]), (&json!(7), &json!("tools/call")));
     read["params"].take()
+}
+
+#[test]
+fn params_around_an_envelope_pass_byte_for_byte() {
+    let params = format!(r#"{{ "name" : "t", "_meta":{{{META}}}, "arguments": {{ "a" : 1.0 }} }}"#);
+    let line = line_for(Era::Legacy, &params);
+    let wanted = r#""params":{ "name" : "t", "arguments": { "a" : 1.0 } }}"#;
+    assert!(line.ends_with(wanted), "{line}");
 }
 
 #[test]
