@@ -390,7 +390,7 @@ impl Refusal {
             Self::RegistryUnavailable => (
                 S::SERVICE_UNAVAILABLE,
                 Rpc(error_code::INTERNAL_ERROR),
-                "the records of sessions cannot be read or written (state_dir)".into(),
+                "the records of sessions cannot be read or written (state_dir or cluster)".into(),
             ),
             Self::OwnerUnreached => (
                 S::SERVICE_UNAVAILABLE,

@@ -219,7 +219,7 @@ impl<H: PeerHandler> Server<H> {
                 %address,
                 failures,
                 why,
-                "a connection to cluster.listen was refused; all replicas need the same cluster.key_file"
+                "a connection to cluster.listen was refused: the sender has another cluster.key_file, or looks for an earlier run of this replica"
             );
         }
     }
