@@ -127,7 +127,7 @@ async fn status_without_a_living_replica_fails() -> Result<()> {
 #[tokio::test]
 async fn user_without_scan_gets_all_but_the_number_of_sessions() -> Result<()> {
     let redis = Redis::start()?;
-    let rules = "on >geheim resetchannels ~rialto:* +@hash +@set +@string +del +exists +pexpire +pttl \
+    let rules = "on >geheim resetchannels ~rialto:* +@hash +@set +@string +del +exists +pexpire +pttl +time \
                  +evalsha +script|load +info";
     let mut words = vec!["ACL", "SETUSER", "rialto"];
     words.extend(rules.split_whitespace());
