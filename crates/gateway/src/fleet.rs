@@ -399,11 +399,17 @@ impl Fleet {
         tracing::warn!(error, "the registry of sessions cannot be left");
     }
 
-    /// Returns a replica whose lease lasts.
-    #[cfg_attr(not(test), expect(dead_code, reason = "streams of the old transport use it"))]
-    pub(crate) async fn living(&self, id: &NodeId) -> Result<Option<Node>, RegistryError> {
-        let nodes = self.nodes().await?;
-        Ok(nodes.iter().find(|node| node.id == *id).cloned())
+    /// Returns a replica whose lease lasts. One that is not in the list is looked for in the registry:
+    /// it may have joined since the list was read, and what it has is not lost.
+    pub(crate) async fn living(
+        &self,
+        is_wanted: impl Fn(&Node) -> bool,
+    ) -> Result<Option<Node>, RegistryError> {
+        let find = |nodes: &[Node]| nodes.iter().find(|node| is_wanted(node)).cloned();
+        match find(&self.nodes().await?) {
+            Some(node) => Ok(Some(node)),
+            None => Ok(find(&self.read_nodes().await?)),
+        }
     }
 
     /// Makes this replica the holder of a name, unless another one holds it that lives.
@@ -434,6 +440,11 @@ impl Fleet {
         {
             return Ok(Arc::clone(nodes));
         }
+        self.read_nodes().await
+    }
+
+    async fn read_nodes(&self) -> Result<Arc<[Node]>, RegistryError> {
+        let now = self.clock.now();
         let living = within_limit(self.registry.nodes()).await;
         self.metrics.operated(&living);
         let nodes: Arc<[Node]> = living?.into_iter().map(|status| status.node).collect();

@@ -216,13 +216,26 @@ async fn session_that_was_handed_over_goes_on_at_the_successor() {
     assert_eq!(
         other
             .fleet
-            .living(&one.fleet.node().id)
+            .living(|node| node.id == one.fleet.node().id)
             .await
             .unwrap()
             .map(|node| node.is_draining),
         Some(true)
     );
     assert_eq!(other.fleet.successor().await, None);
+}
+
+#[tokio::test]
+async fn replica_that_has_just_joined_is_found() {
+    let registry = MemoryRegistry::new();
+    let (one, _other) = replicas(&registry).await;
+    assert_eq!(one.fleet.nodes().await.unwrap().len(), 2);
+    let late = Replica::start(&registry, "late", Sharing::Replicas).await;
+    let late = late.fleet.node();
+    let found = one.fleet.living(|node| node.id == late.id).await;
+    assert_eq!(found.unwrap().as_ref(), Some(late));
+    let found = one.fleet.living(|node| node.id.name() == "missing").await;
+    assert_eq!(found.unwrap(), None);
 }
 
 #[tokio::test]

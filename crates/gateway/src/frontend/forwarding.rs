@@ -348,11 +348,11 @@ impl RequestContext<'_> {
 
 /// Returns the replica that has this number, if it lives.
 async fn living(fleet: &Fleet, process: u64) -> Result<Option<Node>, Refusal> {
-    let nodes = fleet.nodes().await.map_err(|error| {
+    let found = fleet.living(|node| node.id.process() == process).await;
+    found.map_err(|error| {
         tracing::warn!(%error, "the replicas of the fleet cannot be read");
         Refusal::RegistryUnavailable
-    })?;
-    Ok(nodes.iter().find(|node| node.id.process() == process).cloned())
+    })
 }
 
 /// Returns what a client is answered whose request may have run, or not.
