@@ -47,8 +47,8 @@ use crate::names::Names;
 use crate::pools::Pools;
 use crate::record::{Node, NodeId, SessionRecord};
 use crate::registry::{
-    Change, Claim, Created, LEASE, Located, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant, Registry,
-    Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
+    Change, Claim, Created, LEASE, Located, NameLease, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant,
+    Registry, Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
 };
 use crate::rules::{self, Standing};
 
@@ -709,6 +709,17 @@ impl Registry for FileRegistry {
             } = batch;
             let expires = now.saturating_add(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
             Ok(names.hold(*now, &name, &node, expires, |node| nodes.contains_key(node)))
+        })
+    }
+
+    /// One process at a time uses a file, so that no lease of an earlier one lasts.
+    fn lease_name(&self, name: &str, node: &NodeId, _has_it: bool) -> Operation<NameLease> {
+        let (name, node) = (name.to_owned(), node.clone());
+        self.act(move |batch| {
+            let expires = batch.now.saturating_add(LEASE.as_millis() as u64);
+            Ok(NameLease::Held(
+                batch.names.lease(batch.now, &name, &node, expires),
+            ))
         })
     }
 

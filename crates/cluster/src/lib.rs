@@ -15,6 +15,7 @@
 //! | a fleet: an engine that replicas share | [`mod@redis`] |
 //! | the machine of one replica: what to do with a request for a session | [`ownership`] |
 //! | the machine of one replica: what it admits of a limit that holds for the fleet | [`allowance`] |
+//! | the machine of one replica: whether it runs the one server of a destination | [`singleton`] |
 //! | the rules in memory, on a clock of the caller: for tests and simulations | [`memory`] |
 #![warn(missing_docs, clippy::wildcard_enum_match_arm, clippy::indexing_slicing)]
 
@@ -30,6 +31,7 @@ pub mod record;
 pub mod redis;
 pub mod registry;
 mod rules;
+pub mod singleton;
 
 pub use crate::redis::{RedisRegistry, RedisSettings};
 pub use error::RegistryError;
@@ -38,6 +40,6 @@ pub use key::{ClusterKey, KeyError, PeerIdentity};
 pub use memory::MemoryRegistry;
 pub use record::{Hello, Node, NodeId, NodeIdError, SessionRecord, State, WallTime};
 pub use registry::{
-    Change, Claim, Created, Located, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant, Registry, Renewed,
-    TakeOver, TokenAsk, TokenGrant, Touch, Updated,
+    Change, Claim, Created, Located, NameLease, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant, Registry,
+    Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
 };

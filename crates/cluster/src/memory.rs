@@ -16,8 +16,8 @@ use crate::names::Names;
 use crate::pools::Pools;
 use crate::record::{Node, NodeId, SessionRecord};
 use crate::registry::{
-    Change, Claim, Created, LEASE, Located, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant, Registry,
-    Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
+    Change, Claim, Created, LEASE, Located, NameLease, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant,
+    Registry, Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
 };
 use crate::rules::{self, Standing};
 
@@ -29,6 +29,8 @@ pub struct Directory {
     sessions: HashMap<Uuid, Entry>,
     pools: Pools,
     names: Names,
+    /// When the first node joined.
+    since: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -46,6 +48,7 @@ struct Entry {
 impl Directory {
     /// Adds a node, with a full lease.
     pub fn join(&mut self, now: Duration, node: &Node) {
+        self.since.get_or_insert(now);
         let lease = Lease {
             node: node.clone(),
             ends: now + LEASE,
@@ -169,6 +172,16 @@ impl Directory {
         let nodes = &self.nodes;
         let lives = |node: &NodeId| nodes.get(node).is_some_and(|lease| lease.ends > now);
         self.names.hold(micros(now), name, node, micros(now + ttl), lives)
+    }
+
+    /// Leases a name to a node, unless another node has it.
+    pub fn lease_name(&mut self, now: Duration, name: &str, node: &NodeId, has_it: bool) -> NameLease {
+        let settled = *self.since.get_or_insert(now) + LEASE;
+        if !has_it && now < settled && self.holder(now, name).is_none() {
+            return NameLease::Unsettled(settled - now);
+        }
+        let holder = self.names.lease(micros(now), name, node, micros(now + LEASE));
+        NameLease::Held(holder)
     }
 
     /// Returns the node that holds a name.
@@ -367,6 +380,11 @@ impl Registry for MemoryRegistry {
     fn hold(&self, name: &str, node: &NodeId, ttl: Duration) -> Operation<NodeId> {
         let (name, node) = (name.to_owned(), node.clone());
         self.act(move |directory, now| directory.hold(now, &name, &node, ttl))
+    }
+
+    fn lease_name(&self, name: &str, node: &NodeId, has_it: bool) -> Operation<NameLease> {
+        let (name, node) = (name.to_owned(), node.clone());
+        self.act(move |directory, now| directory.lease_name(now, &name, &node, has_it))
     }
 
     fn holder(&self, name: &str) -> Operation<Option<NodeId>> {

@@ -47,6 +47,11 @@ impl Names {
         node.clone()
     }
 
+    /// Leases a name to a node, unless another one has it. Returns the node that has it.
+    pub(crate) fn lease(&mut self, now: u64, name: &str, node: &NodeId, expires: u64) -> NodeId {
+        self.hold(now, name, node, expires, |_| true)
+    }
+
     /// Returns the node that holds a name, whether it lives or not.
     pub(crate) fn holder(&self, now: u64, name: &str) -> Option<NodeId> {
         let holding = self.held.get(name)?;

@@ -46,8 +46,8 @@ use self::script::Scripts;
 use crate::error::RegistryError;
 use crate::record::{Node, NodeId, SessionRecord, State, VERSION, WallTime};
 use crate::registry::{
-    Change, Claim, Created, LEASE, Located, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant, Registry,
-    Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
+    Change, Claim, Created, LEASE, Located, NameLease, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant,
+    Registry, Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
 };
 
 /// The most touches of one script: the engine does nothing else meanwhile, some milliseconds.
@@ -200,6 +200,11 @@ impl RedisRegistry {
 
     fn name_key(&self, name: &str) -> String {
         format!("{}:held:{name}", self.shared.prefix)
+    }
+
+    /// When the directory began, in milliseconds of the engine's clock.
+    fn since_key(&self) -> String {
+        format!("{}:since", self.shared.prefix)
     }
 
     fn bucket_key(&self, bucket: &str) -> String {
@@ -445,7 +450,7 @@ impl Registry for RedisRegistry {
             Ok(encoded) => encoded.into_bytes(),
             Err(error) => return failed(error),
         };
-        let keys = vec![self.node_key(&node.id), self.nodes_key()];
+        let keys = vec![self.node_key(&node.id), self.nodes_key(), self.since_key()];
         let arguments = vec![encoded, millis(self.shared.lease), text(&node.id)];
         then(self.run(|scripts| &scripts.join, keys, arguments), |_| Ok(()))
     }
@@ -656,6 +661,20 @@ impl Registry for RedisRegistry {
         let held = self.run(|scripts| &scripts.hold, vec![self.name_key(name)], arguments);
         then(held, |reply| {
             holder_of(reply)?.ok_or_else(|| unexpected("unknown"))
+        })
+    }
+
+    fn lease_name(&self, name: &str, node: &NodeId, has_it: bool) -> Operation<NameLease> {
+        let keys = vec![self.name_key(name), self.since_key()];
+        let arguments = vec![text(node), millis(self.shared.lease), text(u8::from(has_it))];
+        let leased = self.run(|scripts| &scripts.lease_name, keys, arguments);
+        then(leased, |reply| {
+            let (word, mut members) = Members::of(reply)?;
+            match word.as_str() {
+                "held" => Ok(NameLease::Held(members.string()?.parse().map_err(unreadable)?)),
+                "unsettled" => Ok(NameLease::Unsettled(Duration::from_millis(members.number()?))),
+                other => Err(unexpected(other)),
+            }
         })
     }
 

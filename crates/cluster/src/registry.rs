@@ -184,6 +184,16 @@ pub struct PlaceGrant {
     pub free: u32,
 }
 
+/// What became of a request to lease a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NameLease {
+    /// This node has the name, until its lease of it ends.
+    Held(NodeId),
+    /// No node has it, but the directory is new: an earlier one may have named a node that still uses
+    /// the name. It is free after this time.
+    Unsettled(Duration),
+}
+
 /// A directory of sessions. See the [module](self) for what all engines promise.
 ///
 /// Records expire after the time `idle` that the last operation on them gave.
@@ -235,6 +245,14 @@ pub trait Registry: Debug + Send + Sync {
     /// Makes a node the holder of a name for the time `ttl`, unless another node holds it whose lease
     /// lasts. Returns the holder.
     fn hold(&self, name: &str, node: &NodeId, ttl: Duration) -> Operation<NodeId>;
+
+    /// Leases a name to a node for [`LEASE`], or renews that lease, unless another node has it. Such a
+    /// lease ends with its own time or by [`Registry::let_go`], and not with the lease of the node.
+    ///
+    /// `has_it`: an earlier lease of this node lasts for certain. A directory that forgot it gives it
+    /// back at once. A directory that is new gives a name to no other node until every lease of an
+    /// earlier directory has ended. A node must not use a name longer than [`LEASE`] after it asked.
+    fn lease_name(&self, name: &str, node: &NodeId, has_it: bool) -> Operation<NameLease>;
 
     /// Returns the node that holds a name. Its lease may have ended.
     fn holder(&self, name: &str) -> Operation<Option<NodeId>>;

@@ -292,6 +292,8 @@ async fn operations(registry: &RedisRegistry) -> Result<(), RegistryError> {
         want: 0,
         spent: 0,
     };
+    registry.lease_name("check", &node.id, true).await?;
+    registry.let_go("check", &node.id).await?;
     registry.lease_tokens("check", ask).await?;
     let ask = |want| PlaceAsk {
         limit: 1,

@@ -21,6 +21,7 @@ pub(super) struct Scripts {
     pub(super) lease_tokens: Script,
     pub(super) lease_places: Script,
     pub(super) hold: Script,
+    pub(super) lease_name: Script,
     pub(super) holder: Script,
     pub(super) let_go: Script,
 }
@@ -47,8 +48,17 @@ local function standing(key, version, epoch, owner)
 end
 ";
 
-/// KEYS: node, nodes. ARGV: node as JSON, lease, id.
+/// Returns the engine's clock in milliseconds.
+const MILLIS: &str = "
+local function millis()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+";
+
+/// KEYS: node, nodes, since. ARGV: node as JSON, lease, id.
 const JOIN: &str = "
+redis.call('SET', KEYS[3], string.format('%.0f', millis()), 'NX')
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SADD', KEYS[2], ARGV[3])
 return {'done'}
@@ -220,6 +230,25 @@ redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[3])
 return {'held', ARGV[1]}
 ";
 
+/// KEYS: name, since. ARGV: node, lease, whether the node has it. A clock that went back makes the
+/// directory new.
+const LEASE_NAME: &str = "
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return {'held', holder} end
+if not holder and ARGV[3] ~= '1' then
+  local now = millis()
+  local since = tonumber(redis.call('GET', KEYS[2]) or '')
+  if not since or since > now then
+    since = now
+    redis.call('SET', KEYS[2], string.format('%.0f', now))
+  end
+  local left = since + tonumber(ARGV[2]) - now
+  if left > 0 then return {'unsettled', string.format('%.0f', left)} end
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return {'held', ARGV[1]}
+";
+
 /// KEYS: name.
 const HOLDER: &str = "
 local holder = redis.call('GET', KEYS[1])
@@ -237,7 +266,7 @@ impl Scripts {
     pub(super) fn new() -> Self {
         let after = |functions: &str, script: &str| Script::new(&format!("{functions}{script}"));
         Self {
-            join: Script::new(JOIN),
+            join: after(MILLIS, JOIN),
             renew: Script::new(RENEW),
             leave: Script::new(LEAVE),
             nodes: Script::new(NODES),
@@ -251,6 +280,7 @@ impl Scripts {
             lease_tokens: Script::new(LEASE_TOKENS),
             lease_places: Script::new(LEASE_PLACES),
             hold: Script::new(HOLD),
+            lease_name: after(MILLIS, LEASE_NAME),
             holder: Script::new(HOLDER),
             let_go: Script::new(LET_GO),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cluster::record::MAX_RECORD_BYTES;
 use cluster::registry::LEASE;
 use cluster::{
-    Change, Claim, Created, Hello, Located, Node, NodeId, Owner, PlaceAsk, PlaceGrant, Registry,
+    Change, Claim, Created, Hello, Located, NameLease, Node, NodeId, Owner, PlaceAsk, PlaceGrant, Registry,
     RegistryError, Renewed, SessionRecord, State, TakeOver, TokenAsk, TokenGrant, Touch, Updated, WallTime,
 };
 use testkit::PATIENCE;
@@ -599,6 +599,58 @@ pub(crate) async fn name_that_expired_has_no_holder(engine: &mut impl Engine) {
     })
     .await
     .unwrap();
+}
+
+async fn lease(registry: &Arc<dyn Registry>, name: &str, node: &Node) -> NameLease {
+    registry.lease_name(name, &node.id, false).await.unwrap()
+}
+
+pub(crate) async fn leased_name_stays_with_one_node_until_its_lease_ends(engine: &mut impl Engine) {
+    let registry = engine.registry();
+    let [first, second] = ["first", "second"].map(node);
+    let held = |node: &Node| NameLease::Held(node.id.clone());
+    for node in [&first, &second] {
+        registry.join(node).await.unwrap();
+    }
+    engine.grow_old().await;
+    assert_eq!(lease(&registry, "files", &first).await, held(&first));
+    assert_eq!(lease(&registry, "files", &second).await, held(&first));
+    assert_eq!(lease(&registry, "other", &second).await, held(&second));
+    // The end of the node's own lease changes nothing: its lease of the name is another one.
+    registry.leave(&first.id).await.unwrap();
+    assert_eq!(lease(&registry, "files", &second).await, held(&first));
+    registry.let_go("files", &second.id).await.unwrap();
+    assert_eq!(registry.holder("files").await.unwrap(), Some(first.id.clone()));
+    registry.let_go("files", &first.id).await.unwrap();
+    assert_eq!(lease(&registry, "files", &second).await, held(&second));
+    drop(registry);
+    engine.end_leases().await;
+    let registry = engine.registry();
+    assert_eq!(lease(&registry, "files", &first).await, held(&first));
+}
+
+pub(crate) async fn leased_name_returns_to_its_node_after_a_loss(engine: &mut impl Engine) {
+    let registry = engine.registry();
+    let [first, second] = ["first", "second"].map(node);
+    registry.join(&first).await.unwrap();
+    engine.grow_old().await;
+    let held = NameLease::Held(first.id.clone());
+    assert_eq!(lease(&registry, "files", &first).await, held);
+    drop(registry);
+    engine.lose_everything().await;
+    let registry = engine.registry();
+    registry.join(&second).await.unwrap();
+    // A node that does not have it waits while an earlier lease may last.
+    let asked = lease(&registry, "files", &second).await;
+    let NameLease::Unsettled(left) = asked else {
+        // The file of one process has no earlier leases.
+        assert_eq!(asked, NameLease::Held(second.id));
+        return;
+    };
+    assert!(left <= LEASE, "{left:?}");
+    let again = registry.lease_name("files", &first.id, true).await.unwrap();
+    assert_eq!(again, held);
+    assert_eq!(lease(&registry, "files", &second).await, held);
 }
 
 async fn join_all<F: Future + Send + 'static>(futures: Vec<F>) -> Vec<F::Output>

@@ -14,6 +14,9 @@ pub(crate) trait Engine: Sized {
     /// Returns the directory, as one replica has it.
     fn registry(&self) -> Arc<dyn Registry>;
 
+    /// Lets more than a lease pass since the directory began, before there are leases.
+    async fn grow_old(&mut self);
+
     /// Ends every lease by the engine's clock.
     async fn end_leases(&mut self);
 
@@ -34,6 +37,10 @@ impl Engine for Memory {
 
     fn registry(&self) -> Arc<dyn Registry> {
         Arc::new(self.0.clone())
+    }
+
+    async fn grow_old(&mut self) {
+        self.0.advance(LEASE);
     }
 
     async fn end_leases(&mut self) {
@@ -78,6 +85,8 @@ impl Engine for File {
         Arc::new(self.registry.clone().unwrap())
     }
 
+    async fn grow_old(&mut self) {}
+
     async fn end_leases(&mut self) {
         self.reopen();
     }
@@ -109,11 +118,17 @@ impl Engine for Redis {
         Arc::new(self.registry.clone())
     }
 
+    async fn grow_old(&mut self) {
+        assert_eq!(self.server.command(&["SET", "rialto:since", "0"]).unwrap(), "+OK");
+    }
+
     async fn end_leases(&mut self) {
         // A key whose time is over is a key that is gone.
-        let nodes = self.server.command(&["KEYS", "rialto:node:*"]).unwrap();
-        for node in nodes.lines() {
-            assert_eq!(self.server.command(&["DEL", node]).unwrap(), ":1");
+        for keys in ["rialto:node:*", "rialto:held:*"] {
+            let leases = self.server.command(&["KEYS", keys]).unwrap();
+            for lease in leases.lines() {
+                assert_eq!(self.server.command(&["DEL", lease]).unwrap(), ":1");
+            }
         }
     }
 

@@ -42,6 +42,8 @@ macro_rules! suite {
             operations_may_run_at_once,
             name_has_one_holder_while_its_lease_lasts,
             name_that_expired_has_no_holder,
+            leased_name_stays_with_one_node_until_its_lease_ends,
+            leased_name_returns_to_its_node_after_a_loss,
             bucket_holds_the_tokens_of_a_minute,
             tokens_that_were_spent_are_taken_from_the_bucket,
             bucket_refills_by_the_clock_of_the_engine,

@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicBool;
 
 use cluster::registry::{
-    Change, Located, NodeStatus, PlaceAsk, PlaceGrant, Renewed, TakeOver, TokenAsk, TokenGrant, Touch,
-    Updated,
+    Change, Located, NameLease, NodeStatus, PlaceAsk, PlaceGrant, Renewed, TakeOver, TokenAsk, TokenGrant,
+    Touch, Updated,
 };
 
 use super::*;
@@ -71,6 +71,9 @@ impl Registry for Outage {
     }
     fn hold(&self, name: &str, node: &NodeId, ttl: Duration) -> Operation<NodeId> {
         self.pass(self.registry.hold(name, node, ttl))
+    }
+    fn lease_name(&self, name: &str, node: &NodeId, has_it: bool) -> Operation<NameLease> {
+        self.pass(self.registry.lease_name(name, node, has_it))
     }
     fn holder(&self, name: &str) -> Operation<Option<NodeId>> {
         self.pass(self.registry.holder(name))
