@@ -29,9 +29,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::ownership::{Away, RequestId};
+use crate::ownership::{Away, Refusal, RequestId};
 use crate::record::NodeId;
 use crate::registry::{LEASE, NameLease, RENEWAL};
+
+/// Returns the name that the directory leases for the server of a destination.
+#[must_use]
+pub fn name_of(destination: &str) -> String {
+    format!("server:{destination}")
+}
 
 /// How long the driver may take to end the server.
 pub const END_TIME: Duration = Duration::from_secs(2);
@@ -64,19 +70,6 @@ pub enum Decision {
     NotHere,
     /// It cannot be decided now; the client may try again.
     Refuse(Refusal),
-}
-
-/// Why a request is refused for now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// The directory does not answer.
-    Away,
-    /// The directory is new, and a replica may still run the server.
-    Settling,
-    /// The replica that has the server cannot be reached from here, and its lease lasts.
-    Unreached,
-    /// Too many requests wait, or the replica changed too often.
-    Busy,
 }
 
 /// What the driver does.
@@ -395,7 +388,7 @@ impl Singleton {
         for waiting in std::mem::take(&mut self.waiting) {
             let decision = match (waiting.origin, decision) {
                 (Origin::Client, Decision::There(node)) if waiting.unreached.as_ref() == Some(node) => {
-                    Decision::Refuse(Refusal::Unreached)
+                    Decision::Refuse(Refusal::OwnerUnreached)
                 }
                 // Nothing is proxied twice.
                 (Origin::Peer, Decision::There(_) | Decision::Vacant) => Decision::NotHere,

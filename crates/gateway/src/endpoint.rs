@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::{Mutex, MutexGuard};
-use protocol::exchange::{Ask, BackendError, CallKey, Client, Principal, SessionKey};
+use protocol::exchange::{Ask, BackendError, CallKey, Client, Failure, Principal, SessionKey};
 use protocol::message::{Member, Message};
 use protocol::session::{self, Accepts, Session};
 use protocol::time::Moment;
@@ -28,7 +28,7 @@ use uuid::Uuid;
 use crate::backend::process::Launcher;
 use crate::buffered::Buffered;
 use crate::clock::Clock;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, PlacedServer};
 use crate::instance::{Instance, Reservation};
 use crate::metrics::{DestinationMetrics, LimitHits};
 use crate::modern_request_handle::ModernRequestHandle;
@@ -87,6 +87,8 @@ pub(crate) struct Endpoint {
     /// Clients of the old transport.
     pub(crate) old_streams: OldStreams,
     pub(crate) metrics: Arc<DestinationMetrics>,
+    /// Where its server is, if the whole fleet has one (`placement: one`).
+    placed_server: Option<Arc<PlacedServer>>,
     /// The server behind it.
     pub(crate) upstream: Upstream,
 }
@@ -114,7 +116,11 @@ impl SharedState {
 impl Endpoint {
     pub(crate) fn new(settings: settings::Destination, shared: SharedState, broken: Option<String>) -> Self {
         let settings = Arc::new(settings);
-        let upstream = Upstream::new(Arc::clone(&settings), shared.of_upstreams(), broken);
+        let fleet = shared.fleet.as_ref().filter(|fleet| fleet.has_peers());
+        let fleet = fleet.filter(|_| settings.placement == settings::Placement::One);
+        let placed_server = fleet.map(|fleet| fleet.placed_server(&settings.name));
+        let place = placed_server.as_ref().map(|server| Arc::clone(server.place()));
+        let upstream = Upstream::new(Arc::clone(&settings), shared.of_upstreams(), broken, place);
         Self {
             name: Arc::clone(upstream.name()),
             settings,
@@ -125,6 +131,7 @@ impl Endpoint {
             listens: Mutex::default(),
             old_streams: OldStreams::default(),
             metrics: Arc::clone(upstream.metrics()),
+            placed_server,
             upstream,
         }
     }
@@ -194,6 +201,31 @@ impl Endpoint {
     pub(crate) fn unshare(&self, handle: &Arc<SessionHandle>) {
         if handle.instance().is_owned() && self.check_open().is_ok() {
             handle.leave_instance(|client| self.upstream.own_instance(client));
+        }
+    }
+
+    /// Returns where its server is, if the whole fleet has one.
+    pub(crate) fn placed_server(&self) -> Option<&Arc<PlacedServer>> {
+        self.placed_server.as_ref()
+    }
+
+    /// Returns whether its server may not run here, since the whole fleet has one.
+    pub(crate) fn is_placed_elsewhere(&self) -> bool {
+        let now = self.shared.clock.now();
+        let server = self.placed_server.as_ref();
+        server.is_some_and(|server| !server.place().is_here(now))
+    }
+
+    /// Ends the server and everything that is open at it: from now on it may run on another replica.
+    /// Sessions go on there; calls that are open may have run.
+    pub(crate) fn leave_place(&self) {
+        let instances = self.upstream.remove_instances();
+        for instance in &instances {
+            instance.lose(&Failure::OwnerLost);
+        }
+        self.dismiss_as(|_| true, SessionEnd::Lost);
+        for instance in instances {
+            instance.stop();
         }
     }
 
@@ -427,11 +459,14 @@ impl Endpoint {
 
     /// Ends a session that no client can address any more.
     fn end(&self, handle: &SessionHandle, end: SessionEnd) {
-        handle.end();
+        match end {
+            SessionEnd::Final | SessionEnd::HandedOver => handle.end(),
+            SessionEnd::Lost | SessionEnd::Superseded => handle.end_lost(),
+        }
         if let (Some(fleet), Some(record)) = (self.fleet(), handle.kept()) {
             match end {
                 SessionEnd::Final => fleet.close(record.claim()),
-                SessionEnd::HandedOver => fleet.hand_over(record.claim()),
+                SessionEnd::HandedOver | SessionEnd::Lost => fleet.hand_over(record.claim()),
                 SessionEnd::Superseded => {}
             }
         }

@@ -8,10 +8,12 @@
 //! operation half-way. Each ends with its answer or as [`Away`].
 
 mod metrics;
+mod placed_server;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -26,6 +28,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use uuid::Uuid;
 
 pub(crate) use self::metrics::ProxyOutcome;
+pub(crate) use self::placed_server::{Placed, PlacedServer};
 
 use self::metrics::FleetMetrics;
 use crate::clock::Clock;
@@ -110,6 +113,10 @@ pub(crate) trait LocalSessions: Send + Sync {
 
     /// Ends the copy of a session that another replica has by now. Its record is not this process's.
     fn drop_copy(&self, session: Uuid, epoch: u64);
+
+    /// Ends the one server of a destination at once, and what is open at it. The future ends when the
+    /// server has.
+    fn end_server(&self, destination: &str) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
 /// The sessions of this process among those of all. See the [module](self).
@@ -136,6 +143,8 @@ pub(crate) struct Fleet {
     metrics: FleetMetrics,
     /// The list of replicas is being read for a status.
     is_reading_nodes: AtomicBool,
+    /// The destinations with one server in the fleet, by name.
+    placed: Mutex<HashMap<String, Arc<PlacedServer>>>,
 }
 
 /// Records of sessions that were taken over and are not restored yet, oldest first.
@@ -210,6 +219,7 @@ impl Fleet {
             next_successor: AtomicUsize::new(0),
             metrics: FleetMetrics::default(),
             is_reading_nodes: AtomicBool::new(false),
+            placed: Mutex::default(),
         })
     }
 
@@ -245,12 +255,29 @@ impl Fleet {
     async fn keep_deadlines(&self) {
         loop {
             self.act(Ownership::handle_timeout);
-            let deadline = self.driver.lock().next_deadline().map(Moment::since_start);
+            let own = self.driver.lock().next_deadline().map(Moment::since_start);
+            let placed = self.placed_servers();
+            let placed = placed.iter().filter_map(|server| server.handle_timeout());
+            let deadline = placed.chain(own).min();
             tokio::select! {
                 _ = self.clock.reach(deadline) => {}
                 () = self.deadline_moved.notified() => {}
             }
         }
+    }
+
+    /// Returns the one server of a destination, as this replica knows it.
+    pub(crate) fn placed_server(&self, destination: &str) -> Arc<PlacedServer> {
+        let mut placed = self.placed.lock();
+        let server = placed.entry(destination.to_owned()).or_insert_with(|| {
+            let me = Weak::clone(&self.me);
+            PlacedServer::new(me, self.node.id.clone(), destination)
+        });
+        Arc::clone(server)
+    }
+
+    fn placed_servers(&self) -> Vec<Arc<PlacedServer>> {
+        self.placed.lock().values().cloned().collect()
     }
 
     /// Waits until this replica has joined, or has failed to.
@@ -373,6 +400,9 @@ impl Fleet {
     pub(crate) fn drain(&self) {
         self.is_draining.store(true, Ordering::Release);
         self.act(|machine, _| machine.handle_drain());
+        for server in self.placed_servers() {
+            server.drain();
+        }
         let waiting = std::mem::take(&mut *self.waiting_records.lock());
         for claim in waiting.records.values().filter_map(|record| record.claim()) {
             self.hand_over(&claim);
@@ -387,8 +417,13 @@ impl Fleet {
         }
     }
 
-    /// Writes what is still queued and leaves the registry, at most for `limit`.
+    /// Writes what is still queued and leaves the registry, at most for `limit`. The servers have
+    /// ended.
     pub(crate) async fn close_all(&self, limit: Duration) {
+        let names = self.placed_servers().into_iter().map(|server| server.name());
+        let letting_go = names.map(|name| self.registry.let_go(&name, &self.node.id));
+        // A name that is not let go is free when its lease ends.
+        let _ = tokio::time::timeout(limit, futures_util::future::join_all(letting_go)).await;
         self.store.close(limit).await;
         let leaving = tokio::time::timeout(limit, self.registry.leave(&self.node.id)).await;
         let error = match leaving {

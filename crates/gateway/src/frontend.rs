@@ -13,6 +13,7 @@ pub(crate) mod lingering;
 pub(crate) mod listener;
 pub(crate) mod modern;
 pub(crate) mod peers;
+mod placed;
 pub(crate) mod request_body;
 pub(crate) mod respond;
 pub(crate) mod stdio;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -385,6 +386,11 @@ impl Gateway {
         if handed_over > 0 {
             tracing::info!(sessions = handed_over, "sessions handed over");
         }
+        for endpoint in all.iter().filter(|endpoint| endpoint.is_served()) {
+            if let Some(server) = endpoint.placed_server() {
+                server.handle_served();
+            }
+        }
     }
 
     /// Waits until no destination has an open call. Requests that were passed on to another replica
@@ -490,6 +496,19 @@ impl LocalSessions for Gateway {
                 return;
             }
         }
+    }
+
+    fn end_server(&self, destination: &str) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let mut placed = self.all();
+        placed.retain(|endpoint| &*endpoint.name == destination && endpoint.placed_server().is_some());
+        for endpoint in &placed {
+            endpoint.leave_place();
+        }
+        Box::pin(async move {
+            for endpoint in placed {
+                endpoint.upstream.supervisors_ended().await;
+            }
+        })
     }
 }
 

@@ -433,6 +433,15 @@ impl Instance {
         self.supervisor_wake.notify_one();
     }
 
+    /// Fails every open call of its users: what became of it is not known.
+    pub(crate) fn lose(&self, failure: &Failure) {
+        let now = self.clock.now();
+        let users: Vec<Arc<dyn InstanceUser>> = self.lock().users.values().cloned().collect();
+        for user in users {
+            user.lose_instance(now, failure);
+        }
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }

@@ -38,6 +38,7 @@ mod reply;
 mod seal;
 mod serve;
 mod server_eras;
+mod server_place;
 mod session_handle;
 mod session_store;
 pub mod settings;

@@ -326,6 +326,17 @@ impl SessionHandle {
         self.end_if(|_| true);
     }
 
+    /// Ends the session at this replica, where it is not known what became of the calls that are open:
+    /// they fail so.
+    pub(crate) fn end_lost(&self) {
+        let now = self.clock.now();
+        // Under one lock, so that no call comes between.
+        self.end_if(|session| {
+            session.handle_lost_instance(now, &Failure::OwnerLost);
+            true
+        });
+    }
+
     /// Ends the session, unless its client has begun to use it since this usage was seen. Returns
     /// whether it has ended.
     pub(crate) fn end_if_still(&self, seen: Usage) -> bool {
@@ -338,10 +349,10 @@ impl SessionHandle {
         self.end_if(|session| session.open_calls() == 0 && !session.has_unread_answers())
     }
 
-    fn end_if(&self, may_end: impl FnOnce(&Session) -> bool) -> bool {
+    fn end_if(&self, may_end: impl FnOnce(&mut Session) -> bool) -> bool {
         let now = self.clock.now();
         let has_ended = self.act(now, |state, orders| {
-            if !may_end(&state.session) {
+            if !may_end(&mut state.session) {
                 return false;
             }
             let Some(ask) = state.session.end() else {

@@ -20,12 +20,14 @@ use protocol::tool_policy::ToolPolicy;
 use tokio::sync::watch;
 
 use crate::backend::process::Launcher;
+use crate::backend::process::supervisor::STOP_GRACE;
 use crate::backend::remote::Server;
 use crate::clock::Clock;
 use crate::instance::{Instance, Unreserved};
 use crate::metrics::DestinationMetrics;
 use crate::reply;
 use crate::server_eras::{EraMemory, ServerEras};
+use crate::server_place::ServerPlace;
 use crate::settings::{
     self, BackendSpec, ProcessSpec, RemoteSpec, Sharing, SharingRules, SignIn, Start, Transport,
 };
@@ -66,6 +68,8 @@ pub(crate) struct Upstream {
     pool: Arc<Mutex<InstancePool>>,
     tools: Arc<ToolPolicy>,
     backend: Backend,
+    /// Whether the server may run here, if the whole fleet has one.
+    place: Option<Arc<ServerPlace>>,
 }
 
 /// What the instances are made of.
@@ -98,6 +102,7 @@ impl Upstream {
         settings: Arc<settings::Destination>,
         context: UpstreamContext,
         broken: Option<String>,
+        place: Option<Arc<ServerPlace>>,
     ) -> Self {
         let backend = match &settings.backend {
             BackendSpec::Process(spec) => Backend::Process(Box::new(spec.clone())),
@@ -116,6 +121,7 @@ impl Upstream {
             metrics: Arc::default(),
             pool: Arc::default(),
             backend,
+            place,
         }
     }
 
@@ -180,8 +186,26 @@ impl Upstream {
         }
     }
 
-    /// Returns whether the server is started before the first client comes.
+    /// Returns whether the server may run here.
+    fn may_run(&self) -> bool {
+        let place = self.place.as_ref();
+        place.is_none_or(|place| place.is_here(self.context.clock.now()))
+    }
+
+    /// Returns how long a child may take to end: before another replica may start one.
+    fn stop_grace(&self) -> Duration {
+        match self.place {
+            Some(_) => cluster::singleton::END_TIME,
+            None => STOP_GRACE,
+        }
+    }
+
+    /// Returns whether the server is started before the first client comes. The one server of a fleet
+    /// starts where the first request is.
     fn starts_eagerly(&self) -> bool {
+        if self.place.is_some() {
+            return false;
+        }
         match &self.settings.backend {
             BackendSpec::Process(spec) => spec.start == Start::Eager,
             BackendSpec::Remote(_) => false,
@@ -334,6 +358,11 @@ impl Upstream {
             instance.link_down(backend_error);
             instance.unavailable(backend_error, Duration::from_secs(1));
         }
+    }
+
+    /// Takes every instance out, so that no client finds one. The caller stops them.
+    pub(crate) fn remove_instances(&self) -> Vec<Arc<Instance>> {
+        self.instances().remove_all()
     }
 
     /// Stops every instance, and starts no other one.

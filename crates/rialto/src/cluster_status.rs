@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cluster::redis::{EngineReport, SessionCount};
-use cluster::{NodeStatus, RedisRegistry, RedisSettings, Registry as _};
+use cluster::{NodeId, NodeStatus, RedisRegistry, RedisSettings, Registry as _};
 use gateway::escape;
-use gateway::settings::ClusterSettings;
+use gateway::settings::{ClusterSettings, Placement};
 use serde_json::json;
 
 use crate::config::{self, ConfigError, Environment};
@@ -23,8 +23,8 @@ pub(crate) fn run(flags: &ClusterStatusFlags, environment: &Environment) -> Exit
         config: flags.config.clone(),
         ..ServeFlags::default()
     };
-    let cluster = match config::settings(&serve, environment) {
-        Ok(loaded) => loaded.settings.cluster,
+    let (cluster, destinations) = match config::settings(&serve, environment) {
+        Ok(loaded) => (loaded.settings.cluster, loaded.settings.destinations),
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };
     let Some(cluster) = cluster else {
@@ -36,7 +36,10 @@ pub(crate) fn run(flags: &ClusterStatusFlags, environment: &Environment) -> Exit
         Ok(runtime) => runtime,
         Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
     };
-    match runtime.block_on(ask(&cluster)) {
+    let is_placed = |placement| placement == Placement::One;
+    let placed = destinations.into_iter().filter(|one| is_placed(one.placement));
+    let placed: Vec<String> = placed.map(|destination| destination.name).collect();
+    match runtime.block_on(ask(&cluster, placed)) {
         Ok(status) => {
             let text = match flags.json {
                 true => format!("{}\n", status.json()),
@@ -65,10 +68,12 @@ pub(crate) fn run(flags: &ClusterStatusFlags, environment: &Environment) -> Exit
 struct Status {
     engine: EngineReport,
     nodes: Vec<NodeStatus>,
+    /// The destinations with one server in the fleet, and the replica that has it.
+    placed: Vec<(String, Option<NodeId>)>,
 }
 
 /// Connects as a replica does, which tries every operation, and reads the directory.
-async fn ask(cluster: &ClusterSettings) -> Result<Status, String> {
+async fn ask(cluster: &ClusterSettings, destinations: Vec<String>) -> Result<Status, String> {
     let settings = RedisSettings {
         prefix: cluster.prefix.clone(),
         ..RedisSettings::new(&cluster.url)
@@ -77,7 +82,14 @@ async fn ask(cluster: &ClusterSettings) -> Result<Status, String> {
         .await
         .map_err(|error| error.to_string())?;
     let nodes = registry.nodes().await.map_err(|error| error.to_string())?;
+    let mut placed = Vec::new();
+    for destination in destinations {
+        let name = cluster::singleton::name_of(&destination);
+        let holder = registry.holder(&name).await.map_err(|error| error.to_string())?;
+        placed.push((destination, holder));
+    }
     Ok(Status {
+        placed,
         engine: registry.inspect().await.map_err(|error| error.to_string())?,
         // A check of the engine joins for a moment, without an address.
         nodes: nodes
@@ -115,6 +127,9 @@ impl Status {
             },
             "sessions": sessions,
             "nodes": nodes.collect::<Vec<_>>(),
+            "placed": self.placed.iter().map(|(destination, holder)| {
+                json!({ "destination": destination, "replica": holder.as_ref().map(NodeId::as_str) })
+            }).collect::<Vec<_>>(),
         })
     }
 
@@ -165,6 +180,16 @@ impl Status {
             });
             let _ = writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
         }
+        if !self.placed.is_empty() {
+            text.push_str("\none server in the fleet:\n");
+        }
+        for (destination, holder) in &self.placed {
+            let place = holder
+                .as_ref()
+                .map_or("on no replica until its next request", NodeId::as_str);
+            let line = format!("{destination}  {place}");
+            let _ = writeln!(text, "{}", escape::one_line(&line, CELL_BYTES));
+        }
         text
     }
 }
@@ -204,6 +229,13 @@ mod tests {
                 sessions,
             },
             nodes: vec![node("replica-1", false), node("replica-2", true)],
+            placed: vec![
+                (
+                    "memory".to_owned(),
+                    Some(NodeId::generate("replica-1").expect("a name")),
+                ),
+                ("browser".to_owned(), None),
+            ],
         }
     }
 
@@ -217,6 +249,8 @@ mod tests {
             "sessions  12\n",
             "8.2 s  serving\n",
             "8.2 s  draining\n",
+            "memory  replica-1/",
+            "browser  on no replica until its next request\n",
         ] {
             assert!(text.contains(part), "{part:?} in {text}");
         }

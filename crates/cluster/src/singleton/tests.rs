@@ -138,7 +138,7 @@ fn replica_that_cannot_be_reached_keeps_the_server_while_its_lease_lasts() {
     let mut machine = Singleton::new(me.clone());
     machine.handle_not_sent(1, &other, NOW);
     machine.handle_leased(held(&other), NOW);
-    let unreached = answer(1, Decision::Refuse(Refusal::Unreached));
+    let unreached = answer(1, Decision::Refuse(Refusal::OwnerUnreached));
     assert_eq!(outputs(&mut machine), [ASK, unreached]);
     machine.handle_not_sent(2, &other, NOW);
     machine.handle_leased(held(&me), NOW);

@@ -55,6 +55,8 @@ pub(super) enum SessionEnd {
     Final,
     /// Its record stays: another process, or the next endpoint of this name, may restore it.
     HandedOver,
+    /// The same, while calls are open whose outcome is not known.
+    Lost,
     /// Another replica has it, and its record.
     Superseded,
 }
@@ -161,6 +163,12 @@ impl Endpoint {
             self.close_as(handle, SessionEnd::HandedOver);
         }
         served.len()
+    }
+
+    /// Returns whether the one server of the fleet has nothing more to do here.
+    pub(crate) fn is_served(&self) -> bool {
+        let is_kept = |handle: &Arc<SessionHandle>| handle.kept().is_some();
+        self.upstream.open_calls() == 0 && !self.sessions().values().any(is_kept)
     }
 
     /// Accepts no new clients. Calls that run may finish; those that wait for a server are refused,

@@ -69,7 +69,7 @@ pub(super) enum Restoring {
 }
 
 /// What became of a request that was sent to one replica.
-enum Delivery {
+pub(super) enum Delivery {
     Answered(Response<Body>),
     /// The replica has not processed it.
     Undelivered,
@@ -93,7 +93,9 @@ impl RequestContext<'_> {
         };
         let mut place = match self.forwarded.map(|forwarded| forwarded.target) {
             Some(Target::Session { epoch, .. }) => fleet.place_for_peer(id, epoch, wanted).await,
-            Some(Target::Node | Target::Placed | Target::New) => Place::NotOwner(None),
+            // The sessions of a destination with one server are where the server is.
+            Some(Target::Placed) => fleet.place_for_peer(id, 0, wanted).await,
+            Some(Target::Node | Target::New) => Place::NotOwner(None),
             None => fleet.place(id, wanted).await,
         };
         let mut attempts = 0;
@@ -103,6 +105,13 @@ impl RequestContext<'_> {
                     return Ok(Located::Recorded);
                 }
                 Place::Here => return self.restored_session(id, head.headers()).await.map(Located::Here),
+                Place::There { .. } if self.destination.placed_server().is_some() => {
+                    // Its owner had the server before, and is about to lose the session.
+                    attempts += 1;
+                    let undelivered = Undelivered::NotOwner;
+                    place = fleet.place_again(id, wanted, undelivered, attempts).await;
+                    continue;
+                }
                 Place::There { node, epoch } => (node, epoch),
                 Place::Nowhere => return Err(Refusal::UnknownSession),
                 Place::NotOwner(_) => return Err(Refusal::NotOwner),
@@ -180,7 +189,8 @@ impl RequestContext<'_> {
     pub(super) fn may_be_elsewhere(&self, message: &Message) -> bool {
         let names_state = || memchr::memmem::find(message.bytes(), b"requestState").is_some();
         let is_elsewhere = || message.method().names_a_task() || names_state();
-        self.gateway.is_draining() || (self.forwarded.is_none() && is_elsewhere())
+        let may_forward = self.forwarded.is_none() || self.destination.placed_server().is_some();
+        self.gateway.is_draining() || (may_forward && is_elsewhere())
     }
 
     /// Lets another replica answer a modern request: the one whose call waits for it, or, while this
@@ -193,10 +203,15 @@ impl RequestContext<'_> {
             return Ok(None);
         };
         let principal = &self.caller.principal;
+        // The one server of the fleet is here: what an earlier one had ended with it.
+        let is_placed = self.destination.placed_server().is_some();
         if message.method().names_a_task()
             && let Some(owner) = self.destination.other_task_owner(message, principal).await?
         {
             let lost = Refusal::CallUnreached(Failure::OwnerLost);
+            if is_placed {
+                return Err(lost);
+            }
             let answered = self.forward_to_process(owner.process(), request, lost).await;
             return answered.map(Some);
         }
@@ -205,6 +220,7 @@ impl RequestContext<'_> {
         if let Some(state) = state.as_ref().filter(|state| seal::is_ours(state)) {
             match self.destination.parked(state, &self.caller.principal) {
                 ParkedCall::Waiting(..) => return Ok(None),
+                ParkedCall::Elsewhere(_) if is_placed => return Ok(None),
                 ParkedCall::Elsewhere(process) => {
                     let lost = Refusal::CallUnreached(Failure::OwnerLost);
                     let answered = self.forward_to_process(process, request, lost).await;
@@ -212,6 +228,9 @@ impl RequestContext<'_> {
                 }
                 ParkedCall::Unknown => {}
             }
+        }
+        if is_placed {
+            return Ok(None);
         }
         // The server of another replica gave it, and may keep what it stands for in memory.
         if let Some(state) = &state
@@ -258,7 +277,7 @@ impl RequestContext<'_> {
     }
 
     /// Sends a request to a replica.
-    async fn forward(
+    pub(super) async fn forward(
         &self,
         fleet: &Fleet,
         node: &Node,
@@ -365,7 +384,7 @@ fn owner_lost(message: Option<&Message>) -> Refusal {
     }
 }
 
-fn refused(refusal: ownership::Refusal) -> Refusal {
+pub(super) fn refused(refusal: ownership::Refusal) -> Refusal {
     match refusal {
         ownership::Refusal::Away | ownership::Refusal::Settling => Refusal::RegistryUnavailable,
         ownership::Refusal::OwnerUnreached => Refusal::OwnerUnreached,

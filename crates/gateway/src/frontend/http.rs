@@ -305,6 +305,10 @@ impl Gateway {
                         // memory for it.
                         Box::pin(context.post(&mut parts.headers, body)).await
                     }
+                    // Boxed, since it is rare.
+                    Method::GET | Method::DELETE if destination.placed_server().is_some() => {
+                        Box::pin(context.act_placed(&parts.method, &Head::of(&parts.headers))).await
+                    }
                     Method::GET | Method::DELETE => {
                         let head = Head::of(&parts.headers);
                         let acted = match parts.method {
@@ -673,6 +677,16 @@ impl RequestContext<'_> {
 
     /// Refuses a request, and records that.
     pub(super) fn refuse(&self, http_method: &str, refused: &RefusedRequest) -> Response<Body> {
+        let misdirected = RefusedRequest::from(Refusal::OwnerUnreached);
+        let refused = match (&refused.refusal, self.forwarded) {
+            // Only a replica that sent a request on can send it elsewhere.
+            (Refusal::NotOwner, None) => &RefusedRequest {
+                message: refused.message.clone(),
+                request_bytes: refused.request_bytes,
+                ..misdirected
+            },
+            _ => refused,
+        };
         let message = refused.message.as_ref();
         let id = message
             .filter(|message| message.has_valid_id())

@@ -27,6 +27,7 @@ use super::body::Body;
 use super::forwarding::Outgoing;
 use super::head::Head;
 use super::http::{RefusedRequest, RequestContext, refuse_message};
+use super::placed::Needs;
 use super::request_body::RequestBody;
 use crate::endpoint::{Endpoint, OldStream, SessionOpen, SessionUse};
 use crate::frontend::respond;
@@ -73,7 +74,7 @@ impl RequestContext<'_> {
         }
         match (path, &parts.method) {
             (OldPath::Stream, &Method::GET) => self
-                .open_old_stream(&Head::of(&parts.headers))
+                .open_old_stream(parts)
                 .await
                 .unwrap_or_else(|refusal| self.refuse("GET", &refusal.into())),
             (OldPath::Message, &Method::POST) => panics::contained(self.take_old_message(parts, body))
@@ -86,9 +87,22 @@ impl RequestContext<'_> {
         }
     }
 
-    async fn open_old_stream(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
-        self.admit(head)?;
+    async fn open_old_stream(&self, parts: &Parts) -> Result<Response<Body>, Refusal> {
+        let head = Head::of(&parts.headers);
+        self.admit(&head)?;
         head.check_accepts_events()?;
+        if self.destination.placed_server().is_some() {
+            let request = Outgoing {
+                method: &Method::GET,
+                uri: Some(&parts.uri),
+                headers: &parts.headers,
+                message: None,
+                permit: &mut None,
+            };
+            if let Some(response) = self.forward_placed(Needs::Anything, request).await? {
+                return Ok(response);
+            }
+        }
         if self.gateway.is_draining() {
             return Err(Refusal::Draining);
         }
@@ -139,6 +153,10 @@ impl RequestContext<'_> {
                 None => Err(Refusal::UnknownSession.into()),
             };
         };
+        if destination.is_placed_elsewhere() {
+            // Its stream ends with the server.
+            return Err(Refusal::UnknownSession.into());
+        }
         if let Some(handle) = stream.handle() {
             // Its session is named in the query, where the usual look at the headers does not see
             // it.

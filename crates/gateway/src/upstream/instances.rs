@@ -151,6 +151,9 @@ impl Upstream {
             if self.is_stopped.load(Relaxed) {
                 return Err(Refusal::Retired);
             }
+            if !self.may_run() {
+                return Err(Refusal::NotOwner);
+            }
             match instances.place(&wanted, equivalent.as_ref(), self.room()) {
                 Placement::Found(instance) => return Ok(instance.reserve()),
                 Placement::Claimed(instance) => {
@@ -244,7 +247,7 @@ impl Upstream {
         let wanted = self.placement().wanted_alone(client, learns);
         let plan = self.era_plan(wanted.started_for());
         let mut instances = self.instances();
-        if self.is_stopped.load(Relaxed) {
+        if self.is_stopped.load(Relaxed) || !self.may_run() {
             return None;
         }
         match instances.place(&wanted, None, self.room()) {
@@ -304,6 +307,7 @@ impl Upstream {
                 }),
                 max_message_bytes: self.settings.max_message_bytes,
                 eager: started == Started::BeforeClients,
+                stop_grace: self.stop_grace(),
                 shows_output: self.shows_output(spec),
                 environment: Arc::clone(&self.context.environment),
             }),

@@ -9,7 +9,7 @@ use gateway::settings::{
     Sharing, SharingRules, Show, Start, ToolPolicy, Transport,
 };
 
-use super::reader::{Fields, Given, one_of};
+use super::reader::{Fields, Given};
 use super::tree::Value;
 use super::{command_line, quantity, remote};
 
@@ -147,7 +147,12 @@ pub(super) fn read(
     let show = fields
         .choice("show", &[("both", Show::Both), ("native", Show::Native)])
         .unwrap_or(Show::Both);
-    let placement = fields.parsed("placement", placement).unwrap_or_default();
+    let placement = fields
+        .choice(
+            "placement",
+            &[("replica", Placement::Replica), ("one", Placement::One)],
+        )
+        .unwrap_or_default();
     let roots = roots(&mut fields);
     let tools = tools(&mut fields);
     let request_timeout = fields.parsed("request_timeout", quantity::time_or_off);
@@ -405,15 +410,6 @@ fn argv(fields: &mut Fields<'_, '_>, format: Format) -> Option<Vec<String>> {
         return None;
     }
     Some(words.into_iter().map(|word| word.text).collect())
-}
-
-/// Reads where in a fleet a server runs. One server for the whole fleet is refused, so that its clients
-/// do not find several.
-fn placement(text: &str) -> Result<Placement, String> {
-    match text {
-        "one" => Err("`one` is not possible yet: every replica runs its own server (`replica`)".to_owned()),
-        _ => one_of(text, &[("replica", Placement::Replica)]),
-    }
 }
 
 /// URIs of directories.

@@ -219,7 +219,7 @@ destinations:
     command: cat
     args: ['-u']
     start: lazy
-    placement: replica
+    placement: one
 ";
     let loaded = load(text).expect("loads");
     let settings = &loaded.settings;
@@ -282,7 +282,7 @@ destinations:
     assert_eq!(b.argv, ["cat", "-u"]);
     assert_eq!(b.start, Start::Lazy);
     let placements: Vec<Placement> = settings.destinations.iter().map(|one| one.placement).collect();
-    assert_eq!(placements, [Placement::Replica, Placement::Replica]);
+    assert_eq!(placements, [Placement::Replica, Placement::One]);
     let cluster = settings.cluster.as_ref().expect("a fleet was named");
     assert_eq!(cluster.url, "rediss://u:geheim@valkey.internal:6379/1");
     assert_eq!(cluster.key_file, Path::new("/base/cluster.key"));

@@ -8,5 +8,6 @@ mod failures;
 mod fixture;
 mod kills;
 mod matrix;
+mod placement;
 mod reached;
 mod rolling;

@@ -53,6 +53,8 @@ pub(crate) struct ProcessSupervisor {
     pub(crate) max_message_bytes: usize,
     /// Start before the first request.
     pub(crate) eager: bool,
+    /// How long the child may take to end, before it is killed.
+    pub(crate) stop_grace: Duration,
     /// Callers may see what the child writes.
     pub(crate) shows_output: bool,
     /// The environment of this process.
@@ -353,7 +355,7 @@ impl ProcessSupervisor {
                 RunEnd::Replaced(why)
             }
             EndCause::StopWanted => {
-                let exit = child.stop(STOP_GRACE).await;
+                let exit = child.stop(self.stop_grace).await;
                 reader.0.abort();
                 tracing::info!(%destination, pid, exit = %exit, "stopped");
                 RunEnd::Stopped

@@ -100,6 +100,14 @@ impl RequestContext<'_> {
         };
         self.check_open(&message).map_err(refused)?;
         self.permit(&message).map_err(refused)?;
+        if self.destination.placed_server().is_some() {
+            let needs = self.needs(&head, Some(&message));
+            let request = posted_to_peer(head.headers(), &message, &mut permit);
+            let forwarding = self.forward_placed(needs, request);
+            if let Some(response) = Box::pin(forwarding).await.map_err(refused)? {
+                return Ok(response);
+            }
+        }
         // Rare futures are boxed here and below: otherwise each call would reserve memory for them.
         if client_face::era_of(&message).sessions() == SessionStyle::None {
             if self.gateway.peers.is_some() && self.may_be_elsewhere(&message) {
@@ -359,6 +367,25 @@ impl RequestContext<'_> {
             Err(refusal) => Err(refusal),
         };
         acted.unwrap_or_else(|refusal| self.refuse(http_method.as_str(), &refusal.into()))
+    }
+
+    /// Acts at a destination with one server in the fleet: here, or where the server is.
+    pub(super) async fn act_placed(&self, http_method: &Method, head: &Head<'_>) -> Response<Body> {
+        let forwarded = match self.admit(head) {
+            Ok(_) => self.forward_placed_head(http_method, head).await,
+            Err(refusal) => Err(refusal),
+        };
+        let acted = match forwarded {
+            Ok(Some(response)) => return response,
+            Ok(None) if *http_method == Method::DELETE => self.delete_open(head),
+            Ok(None) => self.open_stream(head),
+            Err(refusal) => Err(refusal),
+        };
+        match acted {
+            Ok(response) => response,
+            Err(refusal) if self.may_restore(&refusal) => self.act_located(http_method, head).await,
+            Err(refusal) => self.refuse(http_method.as_str(), &refusal.into()),
+        }
     }
 
     /// Offers a message once more to a session that was handed over before it took it.

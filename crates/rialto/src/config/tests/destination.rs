@@ -54,7 +54,6 @@ fn every_error_in_a_destination_names_file_line_destination_field_and_the_fix() 
         ),
         ("legacy_sse: old", "legacy_sse", "true or false"),
         ("placement: two", "placement", "replica"),
-        ("placement: one", "placement", "not possible yet"),
         ("comand: x", "comand", "did you mean `command`"),
         ("timeout: 5s", "timeout", "did you mean `request_timeout`"),
         ("startTimeout: 5s", "startTimeout", "did you mean `start_timeout`"),
