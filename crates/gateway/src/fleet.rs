@@ -1,7 +1,10 @@
-//! Which sessions this process serves, and where the others are: drives [`Ownership`] over a registry.
+//! Which sessions this process serves, and which replica serves the others: drives [`Ownership`]
+//! over a registry.
 //!
-//! With `state_dir` the registry is a file and there are no peers; with `cluster` replicas share it.
-//! A session in the map of its endpoint never comes here: [`Fleet::place`] is for the others.
+//! With `state_dir` the registry is a file and there are no peers; with `cluster` replicas share
+//! it. A request for a session that is open here does not come here. For any other,
+//! [`Fleet::place`] returns the [`Place`] that serves the request: this process, another replica,
+//! or none.
 //!
 //! A caller calls the machine under its lock. Its outputs are carried out after the lock, in order.
 //! Operations of the registry run in tasks of their own, so a request that is given up leaves no
@@ -70,7 +73,8 @@ pub(crate) enum Place {
     There { node: Node, epoch: u64 },
     /// There is no such session for this principal at this destination.
     Nowhere,
-    /// For a request of a peer: not here. The peer asks the registry again.
+    /// For a request of a peer: not here. The peer asks the registry again. The epoch is meant for
+    /// a replica that knows a later one; nothing sets it yet.
     NotOwner(Option<u64>),
     /// It cannot be decided now.
     Refused(Refusal),
@@ -100,9 +104,11 @@ pub(crate) enum Undelivered<'a> {
 /// Whether sessions survive in a file of this machine, or in an engine that replicas share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sharing {
-    /// `state_dir`: a session without a record is not opened.
+    /// `state_dir`: one process, and a file. A session whose record cannot be written is not
+    /// opened.
     Alone,
-    /// `cluster`: while the engine is away, sessions are opened here and written later.
+    /// `cluster`: replicas, and an engine. While the engine is away, sessions are opened here, and
+    /// their records are written later.
     Replicas,
 }
 
@@ -111,7 +117,8 @@ pub(crate) trait LocalSessions: Send + Sync {
     /// Returns the record of an open session, if it has this epoch and its record is kept.
     fn record(&self, session: Uuid, epoch: u64) -> Option<SessionRecord>;
 
-    /// Ends the copy of a session that another replica has by now. Its record is not this process's.
+    /// Ends the copy of a session that another replica has by now. Its record is not this
+    /// process's.
     fn drop_copy(&self, session: Uuid, epoch: u64);
 
     /// Ends the one server of a destination at once, and what is open at it. The future ends when the
@@ -225,7 +232,7 @@ impl Fleet {
 
     /// Names the layer that has the open sessions.
     pub(crate) fn set_local_sessions(&self, sessions: Weak<dyn LocalSessions>) {
-        // There is one.
+        // The gateway calls this once, when it is built.
         let _ = self.local_sessions.set(sessions);
     }
 
@@ -325,8 +332,8 @@ impl Fleet {
         decision.unwrap_or(Decision::Refuse(Refusal::Away)).into()
     }
 
-    /// Takes the record of a session that was taken over for such a request. The caller restores the
-    /// session, or calls [`Self::abandon`].
+    /// Takes the record of a session that was taken over for such a request. The caller restores
+    /// the session, or calls [`Self::abandon`].
     pub(crate) fn take_record(&self, session: Uuid, wanted: Wanted<'_>) -> Option<Box<SessionRecord>> {
         let mut waiting = self.waiting_records.lock();
         let fits = waiting
@@ -434,8 +441,8 @@ impl Fleet {
         tracing::warn!(error, "the registry of sessions cannot be left");
     }
 
-    /// Returns a replica whose lease lasts. One that is not in the list is looked for in the registry:
-    /// it may have joined since the list was read, and what it has is not lost.
+    /// Returns a replica whose lease lasts. One that is not in the list is looked for in the
+    /// registry: it may have joined since the list was read, and what it has is not lost.
     pub(crate) async fn living(
         &self,
         is_wanted: impl Fn(&Node) -> bool,
@@ -447,7 +454,8 @@ impl Fleet {
         }
     }
 
-    /// Makes this replica the holder of a name, unless another one holds it that lives.
+    /// Makes this replica the holder of a name, unless another one holds it that lives. Names stand
+    /// for what only one replica has, such as a task (`endpoint/task_owners.rs`).
     pub(crate) async fn hold(&self, name: &str, ttl: Duration) -> Result<NodeId, RegistryError> {
         within_limit(self.registry.hold(name, &self.node.id, ttl)).await
     }
@@ -487,13 +495,13 @@ impl Fleet {
         Ok(nodes)
     }
 
-    /// Counts a request that was sent to another replica.
+    /// Counts a request that was forwarded to another replica.
     pub(crate) fn count_proxied(&self, outcome: ProxyOutcome) {
         self.metrics.proxied(outcome);
     }
 
-    /// Returns the fleet as this replica knows it, without waiting. The list of replicas is read for
-    /// the next question.
+    /// Returns the fleet as this replica knows it, without waiting. The list of replicas is read
+    /// for the next question.
     pub(crate) fn status(&self) -> ClusterStatus {
         let (is_fresh, peers) = match &*self.nodes.lock() {
             Some((at, nodes)) => {

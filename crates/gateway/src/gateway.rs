@@ -309,6 +309,8 @@ impl Gateway {
         self.finish(self.calls_ended(), deadline).await;
     }
 
+    /// Waits for one part of the drain, at most until the deadline or a second signal. A replica
+    /// hands sessions over meanwhile.
     async fn finish(&self, finished: impl Future<Output = ()>, deadline: Instant) {
         self.hand_over_served();
         let mut hurried = self.hurried.subscribe();
@@ -393,8 +395,8 @@ impl Gateway {
         }
     }
 
-    /// Waits until no destination has an open call. Requests that were passed on to another replica
-    /// are waited for later, when no further ones come.
+    /// Waits until no destination has an open call. Requests that were forwarded to another replica
+    /// are waited for later ([`Peers::proxied_ended`]), when no further ones come.
     async fn calls_ended(&self) {
         let busy = |destination: &Arc<Endpoint>| destination.upstream.open_calls() > 0;
         while let Some(destination) = self.all().into_iter().find(busy) {

@@ -57,7 +57,8 @@ pub(crate) struct Instance {
     /// to stop.
     pub(crate) supervisor_wake: Notify,
     stopping: AtomicBool,
-    /// The server has asked a question, so from now on the instance serves one principal.
+    /// The server has asked a question, so from now on the instance serves one principal, its
+    /// owner.
     owned: AtomicBool,
     /// How often the instance was chosen for a client.
     reservations: AtomicU64,
@@ -364,7 +365,8 @@ impl Instance {
         self.lock().multiplexer.is_kept_waiting(session)
     }
 
-    /// Hands a session over to another instance of the same server. The session stays if something
+    /// Hands a session over to another instance of the same server, in this process. (Between
+    /// replicas, `Fleet::hand_over` does.) The session stays if something
     /// has come up that it must stay for. Returns whether it has moved.
     pub(crate) fn hand_over(
         &self,
@@ -635,9 +637,9 @@ impl Instance {
         (!is_useless).then_some(lines)
     }
 
-    /// Waits until what was read so far has been delivered, if another thread does that. A task that
-    /// reads from the server calls it before it reads more: the orders that wait have no limit of
-    /// their own.
+    /// Waits until what was read so far has been delivered, if another thread does that. A task
+    /// that reads from the server calls it before it reads more: the orders that wait have no limit
+    /// of their own.
     pub(crate) async fn delivered(&self) {
         if !self.driver.is_draining() {
             return;

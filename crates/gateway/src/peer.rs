@@ -1,5 +1,8 @@
-//! Requests for a session that another replica owns: sent to that replica as they are, over HTTP/2
-//! with mutual TLS, and answered as if its client had reached it.
+//! Requests between replicas, over HTTP/2 with mutual TLS. A request for something that another
+//! replica has (a session, a parked call, a task) is forwarded to it as it is, and answered as if
+//! its client had reached that replica. Metrics call such requests *proxied*.
+//!
+//! A *peer* is another replica here. In `frontend`, `peer` is the address of a client.
 //!
 //! | Part | Module |
 //! |---|---|
@@ -8,8 +11,9 @@
 //! | one request: its body, its response, and what is known when it breaks | [`exchange`] |
 //! | the listener that other replicas reach, and the trait of what answers there | [`listener`] |
 //!
-//! **Nothing runs twice.** Each way to break has an outcome of its own ([`Outcome`]). A request that
-//! provably did not reach the owner may run elsewhere; any other is never sent again.
+//! **Nothing runs twice.** Retry after a broken connection is decided by its [`Outcome`], of which
+//! each way to break has its own. A request that the peer provably did not process may run
+//! elsewhere; any other is never sent again.
 //!
 //! **Back-pressure.** Bodies pass as they come in both directions, in the windows of HTTP/2. The
 //! window of a connection is the sum over all its streams, so a reader that stops stalls its own
@@ -118,7 +122,8 @@ pub enum PeersError {
 }
 
 impl Peers {
-    /// Binds the socket for other replicas (`cluster.listen`), and issues the certificate of this run.
+    /// Binds the socket for other replicas (`cluster.listen`), and issues the certificate of this
+    /// run.
     pub fn open(key: &ClusterKey, node: &NodeId, listen: SocketAddr) -> Result<Self, PeersError> {
         let unusable = |source| PeersError::Listen {
             address: listen,

@@ -41,9 +41,10 @@ pub(crate) enum Refusal {
     UnknownMethod,
     /// The destination's command cannot be run; it was kept out of the way with `--keep-going`.
     BrokenDestination,
-    /// The server could not be asked which era it speaks.
+    /// There is no answer of the server: it could not be asked which era it speaks, or the replica
+    /// that had the request is lost. The failure tells whether the request may have run.
     Unreached(Failure),
-    /// The same for a modern call, whose client reads the JSON-RPC error.
+    /// The same for a call whose client reads the JSON-RPC error, with the status 200.
     CallUnreached(Failure),
     ForeignHost,
     ForeignOrigin,

@@ -1,10 +1,16 @@
-//! Sealed states: what a modern client carries from one round of a modern request to the next.
+//! Seals what clients carry for Rialto: encrypted, authenticated, and bound to the destination and
+//! the principal it was made for. So a forged, foreign or altered text is recognised before
+//! anything is looked up.
 //!
-//! The state names a modern request and a round. It is encrypted and authenticated, and bound to
-//! the destination and the principal it was made for, so that a forged, foreign or altered one is
-//! recognised before anything is looked up. The modern request itself stays here. The key lives as
-//! long as the process does, or in `state_dir`. A later process then recognises the states of an
-//! earlier one, whose calls are lost, and can answer so.
+//! | Sealed | What it holds |
+//! |---|---|
+//! | Rialto's own `requestState` | the name of a parked modern request, and its round; the request itself stays in its process |
+//! | a server's own `requestState` ([`state`]) | the server's text; in a fleet also the process that had the server |
+//! | the token of an event id (`call`) | the JSON-RPC id of the call whose stream it is |
+//!
+//! The key lives as long as the process, in `state_dir`, or in the cluster key of a fleet. With one
+//! of the latter two, another process recognises what this one sealed. Then it can answer that a
+//! call is lost, or forward the request to the replica that has it.
 
 mod call;
 pub(crate) mod state;
@@ -67,11 +73,11 @@ pub(crate) struct Sealer {
 #[derive(Debug)]
 struct Secrets {
     key: RandomizedNonceKey,
-    /// Names this process in its states. It is random, so an earlier process had another. In a fleet it
-    /// is part of the replica's id.
+    /// Names this process in its states. It is random, so an earlier process had another. In a
+    /// fleet it is part of the replica's id.
     process: u64,
-    /// Whether a server's own state names the process too: in a fleet, the server of another replica
-    /// may not know it.
+    /// Whether a server's own state names the process too: in a fleet, the server of another
+    /// replica may not know it.
     names_process: bool,
 }
 

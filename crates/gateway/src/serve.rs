@@ -19,7 +19,8 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 pub enum Listening {
     /// It goes with this process.
     Own(TcpListener),
-    /// It outlives this process: connections that are not accepted here wait in it for the next one.
+    /// It outlives this process: connections that are not accepted here wait in it for the next
+    /// one.
     Inherited(TcpListener),
 }
 
@@ -91,12 +92,14 @@ impl Gateway {
             task.abort();
         }
         if let Some(peers) = peers {
-            // What other replicas wait for has its answer by now.
+            // Sessions and calls have ended, so that every request of another replica has its
+            // answer.
             let _ = peers_closing.send(true);
             let _ = tokio::time::timeout(CLOSE_TIME, peers).await;
         }
         if let Some(peers) = &self.peers {
-            // What came last was passed on to another replica, and may take as long as any call.
+            // What clients sent last was forwarded to another replica, and may take as long as any
+            // call.
             let _ = tokio::time::timeout(self.config().drain, peers.proxied_ended()).await;
         }
         self.connections_closed(CLOSE_TIME).await;

@@ -160,14 +160,14 @@ impl SessionHandle {
         &self.id
     }
 
-    /// Keeps the session beyond this process.
+    /// Sets the record of the session, so that it outlives this process.
     pub(crate) fn keep(&self, record: RecordHandle) {
         self.lock().session.keep_state();
         // A session has one record.
         let _ = self.record.set(Box::new(record));
     }
 
-    /// Returns the record of the session, if it is to outlive this process.
+    /// Returns the handle of the session's record; `None` for a session that ends with this process.
     pub(crate) fn kept(&self) -> Option<&RecordHandle> {
         self.record.get().map(|record| &**record)
     }
@@ -368,7 +368,7 @@ impl SessionHandle {
         has_ended
     }
 
-    /// Returns what an ended session held.
+    /// Returns what an ended session held: its permit, and its place at the instance that it left.
     fn let_go(&self) {
         if self.moved_to.get().is_some() {
             self.first_instance.forget_moved(self.key);

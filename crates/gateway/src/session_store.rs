@@ -137,7 +137,7 @@ impl SessionStore {
 
     /// Waits until no other request restores this session. The caller restores it while it keeps
     /// the returned value.
-    pub(crate) async fn turn(&self, session: Uuid) -> Turn<'_> {
+    pub(crate) async fn lock_restoration(&self, session: Uuid) -> RestoreLock<'_> {
         loop {
             let mut other = {
                 let mut restoring = self.restoring.lock();
@@ -146,7 +146,7 @@ impl SessionStore {
                     None => {
                         let (sender, receiver) = watch::channel(());
                         restoring.insert(session, receiver);
-                        return Turn {
+                        return RestoreLock {
                             store: self,
                             session,
                             _sender: sender,
@@ -243,13 +243,13 @@ impl SessionStore {
 }
 
 /// The right to restore a session, for one request at a time.
-pub(crate) struct Turn<'a> {
+pub(crate) struct RestoreLock<'a> {
     store: &'a SessionStore,
     session: Uuid,
     _sender: watch::Sender<()>,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for RestoreLock<'_> {
     fn drop(&mut self) {
         self.store.restoring.lock().remove(&self.session);
     }
@@ -440,12 +440,12 @@ mod tests {
     async fn requests_of_one_session_take_turns() {
         let store = store(&Arc::new(MemoryRegistry::new()));
         let session = Uuid::new_v4();
-        let first = store.turn(session).await;
+        let first = store.lock_restoration(session).await;
         assert!(
-            store.turn(Uuid::new_v4()).now_or_never().is_some(),
+            store.lock_restoration(Uuid::new_v4()).now_or_never().is_some(),
             "another session"
         );
-        let mut second = Box::pin(store.turn(session));
+        let mut second = Box::pin(store.lock_restoration(session));
         assert!(second.as_mut().now_or_never().is_none());
         drop(first);
         assert!(second.now_or_never().is_some());

@@ -1,7 +1,7 @@
 //! Configuration "as used": complete, checked, with every default filled in.
 //!
-//! `crates/rialto` reads flags, environment and files and produces these values; nothing else in
-//! the house ever meets a configuration that could be invalid.
+//! `crates/rialto` reads flags, environment and files and produces these values; no other
+//! code meets a configuration that could be invalid.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -731,8 +731,8 @@ impl Session {
     /// Goes on where a broken stream was left.
     pub fn resume(&mut self, now: Moment, last: &str) -> Result<Reader, StreamRefusal> {
         self.activity.note_request(now);
-        let last = match self.in_earlier_life(last) {
-            EventOrigin::ThisLife(last) => last,
+        let last = match self.event_origin(last) {
+            EventOrigin::ThisProcess(last) => last,
             EventOrigin::LostCall => return Err(StreamRefusal::Lost),
             EventOrigin::LostNotices => return self.listen(now),
         };

@@ -94,7 +94,7 @@ async fn serve_stdio(connection: &Connection, environment: &Environment) -> Exit
                 return fail(exit::FAILED, &format!("cannot catch signals: {error}"));
             }
         };
-    let told = async move {
+    let signalled = async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
@@ -106,7 +106,12 @@ async fn serve_stdio(connection: &Connection, environment: &Environment) -> Exit
         let _ = writeln!(std::io::stderr().lock(), "{FOR_A_PERSON}");
     }
     let reason = Arc::clone(&gateway)
-        .serve_stdio(standard::input(), standard::output(), &connection.limits, told)
+        .serve_stdio(
+            standard::input(),
+            standard::output(),
+            &connection.limits,
+            signalled,
+        )
         .await;
     match reason {
         DisconnectReason::InputEnded => tracing::info!("the client has gone"),

@@ -67,7 +67,7 @@ impl Endpoint {
         permit: impl Future<Output = Result<Permit, Refusal>>,
     ) -> Result<Arc<SessionHandle>, Refusal> {
         let fleet = self.fleet().ok_or(Refusal::UnknownSession)?;
-        let _turn = fleet.store().turn(id).await;
+        let _lock = fleet.store().lock_restoration(id).await;
         if let Some((found, handle)) = self.session_for(SessionUse::FollowUp, id, principal) {
             // While an endpoint drains after a reload, its sessions are not restored beside it.
             let is_here = Arc::ptr_eq(&found, self);
@@ -79,9 +79,9 @@ impl Endpoint {
             return Err(Refusal::UnknownSession);
         }
         let permit = permit.await?;
-        let record = self.take_record(fleet, id, principal).await?;
+        let record = self.owned_record(fleet, id, principal).await?;
         let epoch = record.epoch;
-        let restored = self.enter_restored(fleet, *record, principal, headers);
+        let restored = self.open_restored(fleet, *record, principal, headers);
         let handle = restored.inspect_err(|_| fleet.abandon(id, epoch))?;
         handle.hold(permit);
         Ok(handle)
@@ -90,8 +90,8 @@ impl Endpoint {
     /// Ends a session that is open nowhere, if it is this principal's. Nothing is started for it.
     pub(crate) async fn end_recorded(&self, id: Uuid, principal: &Principal) -> Result<(), Refusal> {
         let fleet = self.fleet().ok_or(Refusal::UnknownSession)?;
-        let _turn = fleet.store().turn(id).await;
-        let record = self.take_record(fleet, id, principal).await?;
+        let _lock = fleet.store().lock_restoration(id).await;
+        let record = self.owned_record(fleet, id, principal).await?;
         let claim = record.claim().ok_or(Refusal::UnknownSession)?;
         fleet.close(&claim);
         match fleet.store().written(&claim).await {
@@ -101,7 +101,7 @@ impl Endpoint {
     }
 
     /// Returns the record of a session that this process has taken over, or takes over now.
-    async fn take_record(
+    async fn owned_record(
         &self,
         fleet: &Fleet,
         id: Uuid,
@@ -127,7 +127,7 @@ impl Endpoint {
         Err(Refusal::RegistryUnavailable)
     }
 
-    fn enter_restored(
+    fn open_restored(
         &self,
         fleet: &Arc<Fleet>,
         record: SessionRecord,

@@ -57,8 +57,8 @@ impl Endpoint {
         Ok(holder.filter(|holder| *holder != fleet.node().id))
     }
 
-    /// Returns the name of a task among those of all callers. Parts that a caller chooses are hashed,
-    /// so that no name is long or looks like another.
+    /// Returns the name of a task among those of all callers. Parts that a caller chooses are
+    /// hashed, so that no name is long or looks like another.
     fn task_name(&self, task: &str, principal: &Principal) -> String {
         let mut text = Vec::new();
         for part in [&*self.name, principal.as_str(), task] {

@@ -1,4 +1,4 @@
-//! Replicas that share a directory in memory.
+//! Replicas that share a registry in memory.
 
 mod gateways;
 mod outage;

@@ -1,9 +1,13 @@
-//! Requests of clients that another replica answers: found, sent there as they are, and answered with
-//! what comes back.
+//! Forwards requests of this replica's clients to the replica that has what they need, and answers
+//! with its response.
 //!
-//! A request is sent once. If it provably was not processed, the directory is asked again; if that is
-//! unknown, the client is answered so (`owner_lost`). A client that disconnects drops the future or the
-//! body here, which resets the stream to the owner.
+//! [`RequestContext::locate`] is for requests of a legacy session,
+//! [`RequestContext::forward_modern`] for modern requests, [`RequestContext::forward_to_successor`]
+//! for what this replica no longer takes while it drains.
+//!
+//! Retry after a broken connection: only of a request that provably was not processed, after the
+//! registry was asked again. If that is unknown, the client gets an error (`owner_lost`). A client
+//! that disconnects drops the future or the body here, which resets the stream to the owner.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,10 +39,10 @@ use crate::session_handle::SessionHandle;
 /// How many replicas are tried for a request that may be opened on any of them.
 const MAX_SUCCESSORS: usize = 3;
 
-/// The longest event that is read again when its stream breaks off.
+/// The longest event that is searched for the answer to a call.
 const KEPT_EVENT: usize = 64 << 10;
 
-/// A client's request, as it is sent on.
+/// A client's request, as it is forwarded.
 pub(super) struct Outgoing<'a> {
     pub(super) method: &'a Method,
     /// The path and the query; `None` for the path of the endpoint, whose query is not read.
@@ -50,25 +54,26 @@ pub(super) struct Outgoing<'a> {
     pub(super) permit: &'a mut Option<Permit>,
 }
 
-/// Where a session was found that was not open here.
+/// What [`RequestContext::locate`] did for a session that was not open here.
 pub(super) enum Located {
-    /// It is open here by now.
+    /// The session was restored, and is open here now.
     Here(Arc<SessionHandle>),
-    /// It is this replica's, and not open: a DELETE needs no more.
+    /// This replica owns the session's record, and the session was not opened: a DELETE needs only
+    /// the record.
     Recorded,
-    /// Another replica has answered.
+    /// Another replica has answered the request.
     Answered(Response<Body>),
 }
 
-/// Whether a session is opened that this replica takes over.
+/// Whether a session that this replica owns is opened for a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Restoring {
     Wanted,
-    /// Its record is enough.
+    /// The request needs only the record: it is a DELETE.
     Needless,
 }
 
-/// What became of a request that was sent to one replica.
+/// What became of a request that was forwarded to one replica.
 pub(super) enum Delivery {
     Answered(Response<Body>),
     /// The replica has not processed it.
@@ -116,7 +121,8 @@ impl RequestContext<'_> {
                 Place::Nowhere => return Err(Refusal::UnknownSession),
                 Place::NotOwner(_) => return Err(Refusal::NotOwner),
                 Place::Refused(ownership::Refusal::Draining) => {
-                    // The replica that takes over what this one has handed over.
+                    // The session was handed over and has no owner, so there is no epoch to compare
+                    // (0). A successor takes it over.
                     let target = Target::Session {
                         session: id,
                         epoch: 0,
@@ -152,8 +158,8 @@ impl RequestContext<'_> {
         found.is_some()
     }
 
-    /// Returns whether a session that is open here suits a request. A peer may know of a later epoch:
-    /// then this one is a copy of an earlier owner.
+    /// Returns whether a session that is open here suits a request. A peer may know of a later
+    /// epoch: then this one is a copy of an earlier owner.
     pub(super) fn suits(&self, handle: &SessionHandle) -> bool {
         match self.forwarded.map(|forwarded| forwarded.target) {
             Some(Target::Session { epoch, .. }) => {
@@ -193,8 +199,8 @@ impl RequestContext<'_> {
         self.gateway.is_draining() || (may_forward && is_elsewhere())
     }
 
-    /// Lets another replica answer a modern request: the one whose call waits for it, or, while this
-    /// one drains, any. `None`: it is for this one.
+    /// Lets another replica answer a modern request: the one whose call waits for it, or, while
+    /// this one drains, any. `None`: it is for this one.
     pub(super) async fn forward_modern(
         &self,
         request: Outgoing<'_>,
@@ -276,7 +282,7 @@ impl RequestContext<'_> {
         }
     }
 
-    /// Sends a request to a replica.
+    /// Forwards a request to one replica. What a replica forwarded is not forwarded again.
     pub(super) async fn forward(
         &self,
         fleet: &Fleet,
@@ -374,7 +380,7 @@ async fn living(fleet: &Fleet, process: u64) -> Result<Option<Node>, Refusal> {
     })
 }
 
-/// Returns what a client is answered whose request may have run, or not.
+/// Returns the error for a client whose request may have run, or not.
 fn owner_lost(message: Option<&Message>) -> Refusal {
     match message.map(Message::kind) {
         Some(Kind::Request) => Refusal::CallUnreached(Failure::OwnerLost),
@@ -397,7 +403,8 @@ fn log_lost(owner: &NodeId, error: &dyn std::fmt::Display) {
     tracing::warn!(replica = %owner, %error, "connection to another replica broke; the outcome is unknown");
 }
 
-/// The call whose answer a stream shall bring.
+/// The call whose answer a forwarded stream shall bring. If the stream breaks off before that, the
+/// client is sent an error in its place.
 #[derive(Debug)]
 struct Awaited {
     id: Bytes,

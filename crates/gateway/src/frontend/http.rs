@@ -53,7 +53,7 @@ pub(crate) type HttpConnectionSlot = ConnectionSlot<AbortHandle>;
 
 /// How a request came here.
 pub(super) trait Arrival {
-    /// Returns the other end of the client's connection.
+    /// Returns the address at the other end of the client's connection, which is never a replica.
     fn peer(&self) -> SocketAddr;
 
     /// Notes that the guard knows the caller.
@@ -62,7 +62,8 @@ pub(super) trait Arrival {
     /// Returns what is ended when the answer waits too long.
     fn abort_handle(&self) -> Option<&AbortHandle>;
 
-    /// Returns what another replica vouches for that sent it on.
+    /// Returns what the replica vouches for that forwarded it; `None` for a client's own
+    /// connection.
     fn forwarded(&self) -> Option<&Forwarded>;
 }
 
@@ -425,7 +426,7 @@ impl Gateway {
                     None => {
                         // Boxed, since most gateways have no fleet.
                         if context.counts_in_fleet()
-                            && let Err(refusal) = Box::pin(context.admit_in_fleet()).await
+                            && let Err(refusal) = Box::pin(context.count_request_in_fleet()).await
                         {
                             return Err(context.refuse(parts.method.as_str(), &refusal.into()));
                         }
@@ -500,9 +501,9 @@ pub(super) struct RequestContext<'a> {
     pub(super) endpoint_path: EndpointPath,
     pub(super) caller: Arc<Caller>,
     pub(super) began: Moment,
-    /// The other end of the client's connection.
+    /// The address at the other end of the client's connection. It is never that of a replica.
     pub(super) peer: SocketAddr,
-    /// What another replica vouches for that sent the request on.
+    /// What the replica vouches for that forwarded the request.
     pub(super) forwarded: Option<&'a Forwarded>,
     /// The account that it is counted on, where limits are about callers.
     pub(super) account: Option<Arc<Account>>,
@@ -527,9 +528,9 @@ impl From<Refusal> for RefusedRequest {
 }
 
 impl RequestContext<'_> {
-    /// Counts the request against the minute of its caller, and of its session where it names one.
-    /// Returns the session, if it was looked up.
-    pub(super) fn admit(&self, head: &Head<'_>) -> Result<Option<Arc<SessionHandle>>, Refusal> {
+    /// Counts the request for the rate limits (429): of its caller, and of its session where it
+    /// names one. Returns the session, if it was looked up.
+    pub(super) fn count_request(&self, head: &Head<'_>) -> Result<Option<Arc<SessionHandle>>, Refusal> {
         let limiter = &self.gateway.limiter;
         if self.forwarded.is_none() {
             limiter.request(self.began, self.account.as_ref())?;
@@ -554,7 +555,7 @@ impl RequestContext<'_> {
     }
 
     /// Counts the request against the minute that its caller has in the whole fleet.
-    pub(super) async fn admit_in_fleet(&self) -> Result<(), Refusal> {
+    pub(super) async fn count_request_in_fleet(&self) -> Result<(), Refusal> {
         let limiter = &self.gateway.limiter;
         limiter.request_in_fleet(self.account.as_ref()).await
     }

@@ -89,7 +89,7 @@ impl RequestContext<'_> {
 
     async fn open_old_stream(&self, parts: &Parts) -> Result<Response<Body>, Refusal> {
         let head = Head::of(&parts.headers);
-        self.admit(&head)?;
+        self.count_request(&head)?;
         head.check_accepts_events()?;
         if self.destination.placed_server().is_some() {
             let request = Outgoing {
@@ -130,7 +130,7 @@ impl RequestContext<'_> {
     ) -> Result<Response<Body>, RefusedRequest> {
         let head = Head::of(&parts.headers);
         // Under overload most requests end here: nothing of them was read but their heads.
-        self.admit(&head)?;
+        self.count_request(&head)?;
         let mut place = self.gateway.limiter.call(self.call_sharer().as_ref())?;
         if self.counts_in_fleet() {
             Box::pin(self.call_in_fleet(Some(&mut place))).await?;

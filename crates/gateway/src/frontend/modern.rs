@@ -108,7 +108,7 @@ pub(super) async fn post(
                 }
                 complete(status, body, failure.as_ref())
             }
-            FirstOutcome::Ask { round } => match put(destination, &handle, round) {
+            FirstOutcome::Ask { round } => match answer_input_required(destination, &handle, round) {
                 Some(body) => respond::json(StatusCode::OK, body),
                 None => continue,
             },
@@ -124,10 +124,14 @@ pub(super) async fn post(
     }
 }
 
-/// Returns the answer that puts a server's questions to the client; or a failure, where no more
-/// calls can wait for their clients. `None`: there are no questions any more, and the request is to
-/// be polled again.
-pub(super) fn put(destination: &Endpoint, handle: &Arc<ModernRequestHandle>, round: u32) -> Option<Bytes> {
+/// Parks a request, and returns its `input_required` answer with the server's questions. Where no
+/// more calls can wait for their clients, it returns a failure. `None`: there are no questions any
+/// more, and the request is to be polled again.
+pub(super) fn answer_input_required(
+    destination: &Endpoint,
+    handle: &Arc<ModernRequestHandle>,
+    round: u32,
+) -> Option<Bytes> {
     destination.park(handle, round).unwrap_or_else(|NoRoomToWait| {
         let limit = "calls waiting for their clients";
         Some(handle.fail(Failure::Overloaded { limit }))
@@ -252,7 +256,7 @@ impl ModernRequestEvents {
                 Reading::Open => {}
                 Reading::Ended => self.ended = true,
                 Reading::Ask { round } => {
-                    let Some(body) = put(&self.destination, &self.handle, round) else {
+                    let Some(body) = answer_input_required(&self.destination, &self.handle, round) else {
                         continue;
                     };
                     sse::write_message(&mut out, None, &body);
@@ -301,7 +305,7 @@ mod tests {
         let destination = fixture::destination(&settings);
         let text = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"ask","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}"#;
         let message = Message::scan(Bytes::from(text)).expect("a message");
-        let journey = CallOptions {
+        let options = CallOptions {
             classified: Classified::Call { retry: false },
             accepts: Accepts::Json,
             mirrored: None,
@@ -309,7 +313,7 @@ mod tests {
         };
         let client = modern::client(&message, Principal::anonymous());
         let handle = destination
-            .modern_request(client, &HeaderMap::new(), message, journey)
+            .modern_request(client, &HeaderMap::new(), message, options)
             .await;
         let handle = handle
             .expect("the request is taken")
@@ -324,7 +328,7 @@ mod tests {
                 message: Message::scan(Bytes::from(question)).expect("a message"),
             },
         );
-        let answer = put(&destination, &handle, 0).expect("there is a question");
+        let answer = answer_input_required(&destination, &handle, 0).expect("there is a question");
         assert!(
             answer.starts_with(br#"{"jsonrpc":"2.0","id":7,"error""#),
             "{answer:?}"

@@ -1,4 +1,4 @@
-//! Requests that other replicas send on: answered as if their clients had reached this one.
+//! Requests that other replicas forward to this one, answered as if their clients had reached it.
 //!
 //! The guard of this replica authenticates a request again, with the address of its client. Origins
 //! were checked where the client is, and requests and calls per caller are counted there.
@@ -55,7 +55,7 @@ impl PeerHandler for PeerRequests {
         let config = self.0.config();
         let answering = self.0.route(&config, &mut parts, &mut body, &forwarded, false);
         let response = Box::pin(answering).await;
-        // No client is answered so.
+        // 421 is an answer between replicas: no client gets it.
         if response.status() == StatusCode::MISDIRECTED_REQUEST {
             return Err(NotOwner { epoch: None });
         }

@@ -1,9 +1,11 @@
-//! Limits that hold for all replicas of a fleet together.
+//! Limits that hold for all replicas of a fleet together: the rate limit of a caller (429), its
+//! calls and sessions at once, and the sessions of a destination (503).
 //!
 //! `cluster::allowance` decides; here its machines have a lock, a clock, requests that wait, and
-//! tasks that ask the engine. A machine belongs to the account of a caller, so that there are no
-//! more of them than callers that `limits` remembers; the pools of destinations are as many as those.
-//! Names of callers are hashed: the engine stores none.
+//! tasks that ask the engine. Limits of one replica are in [`super::limits`], which calls this
+//! module for the others. A machine belongs to the account of a caller, so that there are no more
+//! of them than callers that `limits` remembers. Each destination has one more. Names of callers
+//! are hashed: the engine stores none.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -25,7 +27,7 @@ use crate::settings::LimitSettings;
 use crate::tasks;
 
 /// How often the living replicas are counted.
-const CENSUS: Duration = Duration::from_secs(5);
+const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// Of a SHA-256 digest: enough that no two callers share a name.
 const NAME_BYTES: usize = 16;
 
@@ -50,7 +52,7 @@ pub(crate) struct FleetLimits {
     sessions: Option<usize>,
     destinations: Mutex<HashMap<String, Arc<Pool>>>,
     /// When the replicas are counted next, in nanoseconds.
-    census: AtomicU64,
+    next_count: AtomicU64,
 }
 
 /// What the fleet counts of one caller.
@@ -113,7 +115,7 @@ impl FleetLimits {
             calls: settings.calls_per_principal,
             sessions: settings.sessions_per_principal,
             destinations: Mutex::default(),
-            census: AtomicU64::new(0),
+            next_count: AtomicU64::new(0),
         }
     }
 
@@ -196,8 +198,8 @@ impl FleetLimits {
         pool
     }
 
-    /// Returns unused places to the engine, repeats the others, and counts the replicas. Called about
-    /// once a second.
+    /// Returns unused places to the engine, repeats the others, and counts the replicas. Called
+    /// about once a second.
     pub(super) fn tick(&self, now: Moment, accounts: &[Arc<FleetAccount>]) {
         let is_lost = self.shared.is_lost.swap(false, Relaxed);
         let tick = |pool: &Arc<Pool>| {
@@ -214,8 +216,8 @@ impl FleetLimits {
         let destinations: Vec<Arc<Pool>> = self.destinations.lock().values().cloned().collect();
         destinations.iter().for_each(tick);
         let now = nanos(now.elapsed());
-        if self.census.load(Relaxed) <= now {
-            self.census.store(now + nanos(CENSUS), Relaxed);
+        if self.next_count.load(Relaxed) <= now {
+            self.next_count.store(now + nanos(COUNT_INTERVAL), Relaxed);
             self.count_replicas();
         }
     }

@@ -1,5 +1,5 @@
-//! Connections to other replicas: one per peer, made when the first request needs it, remade after it
-//! broke, closed when it was idle.
+//! Connections to other replicas: one per peer, made when the first request needs it, remade after
+//! it broke, closed when it was idle.
 //!
 //! One task per connection makes it, drives it, pings the peer and ends it. Requests to a peer that
 //! is not connected yet wait for that task; if it fails, all of them fail with its error. Nothing
@@ -170,8 +170,8 @@ impl Shared {
     /// take its connection after that.
     fn forget_idle(&self, node: &NodeId, peer: &Arc<Peer>) -> bool {
         let mut peers = self.peers.lock();
-        // Slots are taken by requests that have found the peer, which may be now: then the entry and
-        // its connection stay for another round.
+        // Slots are taken by requests that have found the peer, which may be now: then the entry
+        // and its connection stay for another round.
         let is_idle = peer.streams.available_permits() == self.limits.streams && Arc::strong_count(peer) <= 2;
         if is_idle && peers.get(node).is_some_and(|found| Arc::ptr_eq(found, peer)) {
             peers.remove(node);
@@ -306,8 +306,8 @@ impl Peer {
     }
 }
 
-/// Returns what a failed handshake means: a certificate that was not accepted has another remedy than
-/// a connection that broke.
+/// Returns what a failed handshake means: a certificate that was not accepted has another remedy
+/// than a connection that broke.
 fn tls_error(error: io::Error) -> NotSent {
     let reason = error
         .get_ref()

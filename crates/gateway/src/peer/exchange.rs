@@ -1,5 +1,5 @@
-//! One request to a peer: its body on the way there, its response on the way back, and what is known
-//! about it when the connection breaks.
+//! One request to a peer: its body on the way there, its response on the way back, and what is
+//! known about it when the connection breaks.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -50,7 +50,7 @@ pub enum NotSent {
         "the replica does not accept requests of this one (status {0}): run the same Rialto on all replicas"
     )]
     Rejected(StatusCode),
-    /// A replica had sent it on already.
+    /// Another replica had forwarded it already.
     #[error("the request was sent on by another replica")]
     Loop,
 }

@@ -1,4 +1,4 @@
-//! What a replica vouches for when it sends a client's request on: one header, `rialto-forwarded`.
+//! What a replica vouches for when it forwards a client's request: one header, `rialto-forwarded`.
 //!
 //! It is one header, and a sender always replaces it. So no part of it can come from a client, even
 //! where a part is optional. Only the listener for peers reads it.
@@ -20,7 +20,8 @@ pub const FORWARDED: HeaderName = HeaderName::from_static("rialto-forwarded");
 /// another version is refused.
 const VERSION: &str = "1";
 
-/// How often a request may be sent on: once, from the replica that its client reached to the owner.
+/// How often a request may be forwarded: once, from the replica that its client reached to the
+/// owner.
 pub const MAX_HOPS: u8 = 1;
 
 /// Why a request is for the replica that receives it.
@@ -46,7 +47,7 @@ pub enum Target {
 pub struct Forwarded {
     /// The replica that sends it.
     pub from: NodeId,
-    /// How often it was sent on before; 0 for a request that came from a client.
+    /// How often it was forwarded before; 0 for a request that came from a client.
     pub hops: u8,
     pub target: Target,
     /// The principal, as the guard of the sending replica authenticated it.
@@ -54,7 +55,8 @@ pub struct Forwarded {
     /// The other end of the connection that the request came on: a client, or a proxy before it.
     /// The guard of the receiver decides by it, as if the connection were its own.
     pub client: Option<SocketAddr>,
-    /// How long the client still waits. It is a duration, since clocks of replicas differ.
+    /// How long the client still waits. It is a duration, since clocks of replicas differ. No
+    /// sender sets it yet.
     pub deadline: Option<Duration>,
 }
 

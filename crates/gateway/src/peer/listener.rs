@@ -31,7 +31,7 @@ use crate::tasks;
 /// How long accepting pauses when there are no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What answers requests that other replicas send on.
+/// What answers requests that other replicas forward.
 pub trait PeerHandler: Send + Sync + 'static {
     type Body: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static;
 
@@ -91,8 +91,8 @@ impl PeerListener {
         self.socket.local_addr()
     }
 
-    /// Serves requests until `closing` is set. Then it accepts no more, announces that to its peers,
-    /// and returns when the requests in flight have ended. If it is dropped, they are too.
+    /// Serves requests until `closing` is set. Then it accepts no more, announces that to its
+    /// peers, and returns when the requests in flight have ended. If it is dropped, they are too.
     pub async fn serve<H: PeerHandler>(self, handler: Arc<H>, mut closing: watch::Receiver<bool>) {
         let peers = u32::try_from(self.limits.peers).unwrap_or(u32::MAX);
         let server = Arc::new(Server {

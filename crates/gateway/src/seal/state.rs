@@ -2,8 +2,8 @@
 //!
 //! A modern server sees Rialto's credential only, and cannot know which caller brings its state
 //! back. So with authentication the state is sealed for its caller: another caller cannot use it,
-//! and no caller can read or change it. In a fleet the sealed state names the replica too, whose server
-//! may be the only one that knows it.
+//! and no caller can read or change it. In a fleet the sealed state names the replica too, whose
+//! server may be the only one that knows it.
 
 use std::sync::Arc;
 

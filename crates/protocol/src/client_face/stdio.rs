@@ -3,9 +3,9 @@
 //!
 //! The machine reads a client's lines and decides where each goes: to the one session of a legacy
 //! client, or to a modern request of its own. Answers are gathered as lines for the client's
-//! standard input. The machine bounds both directions, which is back-pressure: when too much waits,
-//! [`LineClient::wants_lines`] is false and the caller stops reading. It never judges what a server
-//! answers.
+//! standard input. The machine bounds both directions. When too much waits,
+//! [`LineClient::wants_lines`] is false and the caller stops reading: back-pressure on stdin. It
+//! never judges what a server answers.
 //!
 //! A client's era is settled by its first request other than `server/discover`, which clients of
 //! both eras send to probe (2026-07-28, stdio, "Backward Compatibility"). A handshake that fails

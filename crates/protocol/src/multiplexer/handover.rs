@@ -1,4 +1,5 @@
-//! Sessions that leave an instance for another one of the same server.
+//! Sessions that leave an instance for another one of the same server, in the same process.
+//! Sessions that come from another process or replica are in `restoration`.
 //!
 //! Once a legacy server has asked a question that carries no origin, principals no longer share its
 //! instance ([`Multiplexer::suits`]). The sessions of other principals that are open on it leave,

@@ -2,7 +2,9 @@
 //!
 //! The driver writes a record of the session: the client's handshake and what the client has set
 //! since ([`Output::StateChanged`](super::Output::StateChanged)). Another process reads the record
-//! and calls [`Session::restore`]. Calls in flight, streams and unread events are not kept.
+//! and calls [`Session::restore`]. Calls in flight, streams and unread events are not kept: a
+//! `Last-Event-ID` of an earlier process is recognised, and its call is answered as lost
+//! ([`Session::resume_lost`]).
 
 use std::sync::Arc;
 
@@ -52,7 +54,7 @@ pub(super) struct KeptState {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum EventOrigin<'a> {
     /// An event of this process, by its id without a token.
-    ThisLife(&'a str),
+    ThisProcess(&'a str),
     /// An event of a call's stream that went with an earlier process.
     LostCall,
     /// A notice that went with an earlier process.
@@ -161,9 +163,9 @@ impl Session {
     }
 
     /// Returns what an event id names.
-    pub(super) fn in_earlier_life<'a>(&self, last: &'a str) -> EventOrigin<'a> {
+    pub(super) fn event_origin<'a>(&self, last: &'a str) -> EventOrigin<'a> {
         let Some(kept) = &self.kept_state else {
-            return EventOrigin::ThisLife(last);
+            return EventOrigin::ThisProcess(last);
         };
         let (id, token) = match last.split_once(TOKEN_MARK) {
             Some((id, token)) => (id, Some(token)),
@@ -172,7 +174,7 @@ impl Session {
         match (EventId::parse(id), token) {
             (Some(event), Some(_)) if event.stream.0 < kept.first_key => EventOrigin::LostCall,
             (Some(event), None) if event.stream.0 < kept.first_key => EventOrigin::LostNotices,
-            (Some(_) | None, _) => EventOrigin::ThisLife(id),
+            (Some(_) | None, _) => EventOrigin::ThisProcess(id),
         }
     }
 

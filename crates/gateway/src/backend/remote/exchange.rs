@@ -296,7 +296,7 @@ impl Exchange<'_> {
         let session = session_of(response);
         let mut parser = SseParser::new(self.session.max_message_bytes);
         // A burst of progress fits.
-        let mut heard = Vec::with_capacity(16);
+        let mut messages = Vec::with_capacity(16);
         let mut begun = false;
         loop {
             match response.chunk().await {
@@ -313,14 +313,14 @@ impl Exchange<'_> {
                 match parser.next() {
                     Ok(Some(event)) if event.is_message() && !event.data.is_empty() => {
                         self.note(&event.data, method, session.clone());
-                        heard.push(self.offered(event.data, method));
+                        messages.push(self.offered(event.data, method));
                     }
                     Ok(Some(_)) => {}
                     Ok(None) => break true,
                     Err(_) => break false,
                 }
             };
-            if !heard.is_empty() && self.session.instance.receive_answer(id, heard.drain(..)) {
+            if !messages.is_empty() && self.session.instance.receive_answer(id, messages.drain(..)) {
                 close(response).await;
                 return AttemptResult::Whole;
             }

@@ -86,8 +86,8 @@ impl RemoteSupervisor {
     /// Runs one link after another until the instance is stopped.
     pub(crate) async fn run(&self) {
         let mut backoff = Backoff::default();
-        let mut resting: Option<(Moment, Arc<BackendError>)> = None;
-        while self.wait_until_wanted(resting.take()).await {
+        let mut backoff_until: Option<(Moment, Arc<BackendError>)> = None;
+        while self.wait_until_wanted(backoff_until.take()).await {
             let left = match self.session.server.transport() {
                 Transport::Auto | Transport::StreamableHttp => self.run_streamable_http(&mut backoff).await,
                 Transport::Sse => self.run_http_sse(&mut backoff, None).await,
@@ -106,7 +106,7 @@ impl RemoteSupervisor {
                 LinkEnd::Out(backend_error) => {
                     let pause = self.note_outage(&mut backoff, &backend_error);
                     self.instance().outage(Some(Arc::clone(&pause.1)));
-                    resting = Some(pause);
+                    backoff_until = Some(pause);
                 }
                 LinkEnd::Ended => {}
                 LinkEnd::Refused(upstream) => self.report_refusal(upstream),

@@ -1,4 +1,4 @@
-//! Gateways that share a directory in memory: what becomes of their sessions.
+//! Gateways that share a registry in memory: what becomes of their sessions.
 
 use http::HeaderMap;
 use protocol::exchange::Principal;

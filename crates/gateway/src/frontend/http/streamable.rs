@@ -64,7 +64,7 @@ impl RequestContext<'_> {
     ) -> Result<Response<Body>, RefusedRequest> {
         let head = Head::of(headers);
         // Under overload most requests are refused here, before their bodies are read.
-        let looked_up = self.admit(&head)?;
+        let looked_up = self.count_request(&head)?;
         let mut permit = Some(self.gateway.limiter.call(self.call_sharer().as_ref())?);
         if self.counts_in_fleet() {
             Box::pin(self.call_in_fleet(permit.as_mut())).await?;
@@ -341,12 +341,12 @@ impl RequestContext<'_> {
 
     /// Opens or resumes a stream.
     pub(super) fn get(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
-        self.admit(head)?;
+        self.count_request(head)?;
         self.open_stream(head)
     }
 
-    /// Finds the session of a GET or DELETE that was refused for it, and acts once more, here or where
-    /// it is.
+    /// Finds the session of a GET or DELETE that was refused for it, and acts once more, here or
+    /// where it is.
     pub(super) async fn act_located(&self, http_method: &Method, head: &Head<'_>) -> Response<Body> {
         let restoring = match *http_method {
             Method::DELETE => Restoring::Needless,
@@ -371,7 +371,7 @@ impl RequestContext<'_> {
 
     /// Acts at a destination with one server in the fleet: here, or where the server is.
     pub(super) async fn act_placed(&self, http_method: &Method, head: &Head<'_>) -> Response<Body> {
-        let forwarded = match self.admit(head) {
+        let forwarded = match self.count_request(head) {
             Ok(_) => self.forward_placed_head(http_method, head).await,
             Err(refusal) => Err(refusal),
         };
@@ -458,7 +458,7 @@ impl RequestContext<'_> {
     }
 
     pub(super) fn delete(&self, head: &Head<'_>) -> Result<Response<Body>, Refusal> {
-        self.admit(head)?;
+        self.count_request(head)?;
         self.delete_open(head)
     }
 

@@ -15,7 +15,7 @@ use protocol::session::Accepts;
 
 use super::StdioClient;
 use crate::endpoint::CallOptions;
-use crate::frontend::modern::{Retried, put, retried, unknown_state};
+use crate::frontend::modern::{Retried, answer_input_required, retried, unknown_state};
 use crate::modern_request_handle::{ModernRequestHandle, QuestionDebounce};
 use crate::reply::Refusal;
 
@@ -62,7 +62,7 @@ impl StdioClient {
                     return self.with(|client, _| client.handle_failure(modern_request, &line));
                 }
                 Next::Ask { round } => {
-                    if let Some(line) = put(&self.destination, &handle.0, round) {
+                    if let Some(line) = answer_input_required(&self.destination, &handle.0, round) {
                         return self.with(|client, _| client.handle_answer(modern_request, &line));
                     }
                 }
