@@ -96,6 +96,8 @@ pub struct Gateway {
     pub(crate) limits: LimitSettings,
     launcher: Arc<Launcher>,
     draining: watch::Sender<bool>,
+    /// Another process accepts the connections from now on.
+    has_left_socket: AtomicBool,
     /// There was a second signal.
     hurried: watch::Sender<bool>,
     connections: watch::Sender<usize>,
@@ -232,6 +234,7 @@ impl Gateway {
             launcher,
             tls,
             draining: watch::Sender::new(false),
+            has_left_socket: AtomicBool::new(false),
             hurried: watch::Sender::new(false),
             connections: watch::Sender::new(0),
             peers: replica.map(|replica| replica.peers),
@@ -278,6 +281,32 @@ impl Gateway {
 
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
+    }
+
+    /// Leaves the socket to the next process. Connections that are open here have one more request
+    /// answered, and close.
+    pub(crate) fn leave_socket(&self) {
+        self.has_left_socket.store(true, Ordering::Release);
+    }
+
+    /// Returns whether each response closes its connection.
+    pub(crate) fn has_left_socket(&self) -> bool {
+        self.has_left_socket.load(Ordering::Acquire)
+    }
+
+    /// Returns whether a request is refused because the gateway drains. It is not where another
+    /// replica may answer, nor where each connection has one more request at most: refused, it would
+    /// fail, although its client can go on.
+    pub(crate) fn refuses_requests(&self) -> bool {
+        self.is_draining() && self.peers.is_none() && !self.has_left_socket()
+    }
+
+    /// Waits until the gateway drains and has left its socket. Never returns if it keeps that.
+    pub(crate) async fn socket_left(&self) {
+        self.drain_began().await;
+        if !self.has_left_socket() {
+            std::future::pending().await
+        }
     }
 
     /// Waits until the gateway drains.

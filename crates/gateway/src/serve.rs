@@ -27,7 +27,8 @@ pub enum Listening {
 impl Gateway {
     /// Serves until `shutdown` comes, then drains: calls in flight may finish, new ones are
     /// refused, and all children are ended. An own socket accepts connections until the end of the
-    /// drain, to refuse their calls with the reason; an inherited one leaves them to the next process.
+    /// drain, to refuse their calls with the reason. An inherited one leaves them to the next process;
+    /// those that are open have one more request answered.
     pub async fn serve(self: Arc<Self>, listening: Listening, shutdown: impl Future<Output = ()>) {
         let (listener, is_inherited) = match listening {
             Listening::Own(listener) => (listener, false),
@@ -70,6 +71,7 @@ impl Gateway {
         shutdown.await;
         if is_inherited {
             accepting.abort();
+            self.leave_socket();
         }
         let deadline = self.drain().await;
         let is_replica = self.peers.is_some();
@@ -80,8 +82,8 @@ impl Gateway {
             // A connection that was just accepted has its first request on the way. Closed now, it would be
             // refused after all.
             self.connections_closed(CLOSE_TIME).await;
-        }
-        if is_replica {
+            // Idle connections close. What came last on the others may finish.
+            let _ = closing.send(true);
             self.finish_calls(deadline).await;
         }
         accepting.abort();

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use protocol::exchange::Principal;
@@ -154,6 +154,11 @@ impl Gateway {
                 .await;
             response.body_mut().keep(in_flight);
             unread.set(body.is_left());
+            if self.has_left_socket() && parts.version < Version::HTTP_2 {
+                // The client's next request goes to the next process.
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
             if origin.is_some() || config.origins.names_origins() {
                 cors::vary(&mut response);
             }
@@ -642,13 +647,11 @@ impl RequestContext<'_> {
         self.destination.check_tool(message)
     }
 
-    /// Refuses new requests while the gateway drains, unless other replicas go on with its sessions.
-    /// Messages that a call in flight may wait for are accepted.
+    /// Refuses new requests while the gateway drains, unless they can still be answered. Messages that
+    /// a call in flight may wait for are accepted.
     pub(super) fn check_open(&self, message: &Message) -> Result<(), Refusal> {
         match message.kind() {
-            Kind::Request if self.gateway.is_draining() && self.gateway.peers.is_none() => {
-                Err(Refusal::Draining)
-            }
+            Kind::Request if self.gateway.refuses_requests() => Err(Refusal::Draining),
             Kind::Request | Kind::Notification | Kind::Result | Kind::Error => Ok(()),
         }
     }

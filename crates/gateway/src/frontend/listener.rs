@@ -123,7 +123,7 @@ async fn serve_connection(
         let reached = Box::pin(tls_listener::serve_tls(
             tls,
             stream,
-            closing,
+            (closing, gateway.socket_left()),
             (unread, &slot),
             respond,
         ))

@@ -34,11 +34,12 @@ const MAX_RESET_STREAMS: usize = 32;
 /// A peer that is silent for this long gets a PING, and has as long to answer it.
 const PING_TIME: Duration = Duration::from_secs(20);
 
-/// Serves one connection until it ends. Returns the limit that ended it, if one did.
+/// Serves one connection until it ends. Returns the limit that ended it, if one did. When `left` ends,
+/// an HTTP/2 connection takes no further requests.
 pub(super) async fn serve_tls<Respond, Responding>(
     tls: &Tls,
     stream: TcpStream,
-    mut closing: watch::Receiver<bool>,
+    (mut closing, left): (watch::Receiver<bool>, impl Future<Output = ()>),
     (unread, slot): (UnreadFlag, &HttpConnectionSlot),
     respond: Respond,
 ) -> Option<&'static str>
@@ -84,6 +85,10 @@ where
                     // A peer that does not take its leave is not waited for.
                     () = tokio::time::sleep(HEADER_TIME) => return None,
                 }
+            }
+            () = left => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
             }
             _ = closing.changed() => {
                 connection.as_mut().graceful_shutdown();

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tempfile::TempDir;
 use testkit::rialto::Launcher;
-use testkit::{PATIENCE, Result, Rialto, marked, wait_until};
+use testkit::{Journal, PATIENCE, Result, Rialto, marked, wait_until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixDatagram};
 use tokio::task::JoinSet;
@@ -167,6 +167,47 @@ async fn connections_during_a_drain_are_left_to_the_next_process() -> Result<()>
     };
     first.wait(PATIENCE).await;
     drop(second);
+    Ok(())
+}
+
+#[tokio::test]
+async fn open_connection_has_one_more_request_answered_during_a_drain() -> Result<()> {
+    let (socket, _) = bind()?;
+    let base = tempfile::tempdir()?;
+    let start = || -> Result<Launcher> {
+        let base = base.path().display();
+        let config = format!(
+            "drain_timeout: 600s\nstate_dir: {base}/state\ndestinations: {{ d: {{ command: '{{stub}} --journal {base}/journal' }} }}\n"
+        );
+        Ok(Rialto::launcher().socket(socket.try_clone()?).config(&config))
+    };
+    let journal = Journal::at(base.path().join("journal"));
+    let first = start()?.start().await?;
+    // Each client keeps a connection.
+    let (busy, idle) = (first.session_of("d").await?, first.session_of("d").await?);
+    let releasing = first.session_of("d").await?;
+    let during = async {
+        wait_until("the call runs", PATIENCE, || {
+            (journal.executions("pending") == 1).then_some(())
+        })
+        .await;
+        first.sigterm();
+        let is_draining = |line: &serde_json::Value| line["message"] == "draining";
+        first.wait_for_log("the drain", PATIENCE, is_draining).await;
+        let reply = idle.call(2, "echo", marked("during")).await?;
+        assert_eq!(reply.text(), "during", "{reply:?}");
+        assert_eq!(reply.header("connection"), Some("close"), "{reply:?}");
+        releasing.call(3, "release", marked("release")).await
+    };
+    let (answered, released) = tokio::join!(busy.call(1, "hold", marked("pending")), during);
+    released?.expect_status(200)?;
+    assert_eq!(answered?.text(), "pending");
+    assert!(first.wait(PATIENCE).await.success());
+    // The next request waits in the socket for the next process, which has the session.
+    let waiting = idle.call(4, "echo", marked("after"));
+    let (second, answer) = tokio::join!(async { start()?.start().await }, waiting);
+    assert_eq!(answer?.text(), "after");
+    drop(second?);
     Ok(())
 }
 

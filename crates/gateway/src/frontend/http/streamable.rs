@@ -421,7 +421,7 @@ impl RequestContext<'_> {
         id: Uuid,
         headers: &HeaderMap,
     ) -> Result<Arc<SessionHandle>, Refusal> {
-        if self.gateway.is_draining() && self.gateway.peers.is_none() {
+        if self.gateway.refuses_requests() {
             return Err(Refusal::Draining);
         }
         let permit = self.session_permit();
@@ -433,7 +433,7 @@ impl RequestContext<'_> {
         head.check_accepts_events()?;
         let (_, handle) = self.required_session(head)?;
         head.revision()?.legacy()?;
-        if self.gateway.is_draining() && self.gateway.peers.is_none() {
+        if self.gateway.refuses_requests() {
             return Err(Refusal::Draining);
         }
         let permit = self.gateway.limiter.stream(self.sharer().as_ref())?;
