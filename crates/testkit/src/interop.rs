@@ -7,6 +7,7 @@
 pub mod fixture;
 pub mod judge;
 mod remote_server;
+pub mod restarts;
 pub mod sdk;
 
 pub use fixture::{Fixture, test_deps};

@@ -424,6 +424,27 @@ const scenarios = {
     return { tools };
   },
 
+  // The gateway is restarted, killed and restarted meanwhile: the client calls on until it has met four servers.
+  async outlives_restarts() {
+    const witness = await (await open()).listening();
+    const servers = new Set();
+    const failures = [];
+    let answers = 0;
+    const caller = async (_, number) => {
+      for (let call = 0; servers.size < 4; call += 1) {
+        try {
+          servers.add(await witness.text('pid', { marker: `${number}/${call}` }, { timeout: 15_000 }));
+          answers += 1;
+        } catch (error) {
+          failures.push([servers.size, `${error.message ?? error}; ${error.cause?.message}`]);
+        }
+      }
+    };
+    await Promise.all(Array.from({ length: 4 }, caller));
+    const sessions = new Set(witness.exchanges.items.map(({ sessionId }) => sessionId).filter((id) => id !== null));
+    return { servers: [...servers], sessions: [...sessions], failures, answers };
+  },
+
   // The call ends while the client is away: everything it missed is replayed.
   resume_after_the_end: () => resumed(1500, 1),
 

@@ -489,6 +489,68 @@ async def resume_before_the_end() -> dict[str, Any]:
     return await resumed(4)
 
 
+async def outlives_restarts() -> dict[str, Any]:
+    """The gateway is restarted, killed and restarted meanwhile: the client calls on until it has met four servers.
+
+    A connection that breaks under a call ends the transport of the SDK, and no server can prevent it: the POST is a task in
+    the transport's task group, and its exception cancels the group. The client then opens another transport and goes
+    on with its session, without `initialize`.
+    """
+    servers: set[str] = set()
+    failures: list[Any] = []
+    transports: list[int] = []
+    sessions: set[str] = set()
+    answers = 0
+    calls = 0
+    open_calls = 0
+
+    async def caller(witness: Witness) -> None:
+        nonlocal answers, calls, open_calls
+        while len(servers) < 4:
+            calls += 1
+            open_calls += 1
+            try:
+                with anyio.fail_after(15):
+                    servers.add(await witness.text("pid", {"marker": str(calls)}))
+                answers += 1
+            except (sdk.McpError, TimeoutError) as error:
+                failures.append([len(servers), repr(error)])
+            # A call that is cancelled with its transport stays open.
+            open_calls -= 1
+
+    session: dict[str, str] | None = None
+    while len(servers) < 4:
+        open_calls = 0
+        try:
+            async with opened(resumed_session=session, terminate_on_close=False) as witness:
+                if session is None:
+                    await witness.listening()
+                    session = session_headers(witness)
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(4):
+                        tasks.start_soon(caller, witness)
+        except BaseExceptionGroup as group:
+            reason = ", ".join(sorted({repr(error) for error in leaves(group)}))
+            failures.extend([len(servers), reason] for _ in range(open_calls))
+            transports.append(len(servers))
+        sessions |= {seen["session_id"] for seen in witness.exchanges.items if seen["session_id"]}
+    return {
+        "servers": sorted(servers),
+        "sessions": sorted(sessions),
+        "failures": failures,
+        "transports": transports,
+        "answers": answers,
+    }
+
+
+def leaves(group: BaseExceptionGroup) -> list[BaseException]:
+    """The exceptions of a group and of the groups in it."""
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found.extend(leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found
+
+
 async def resume_with_token() -> dict[str, Any]:
     token: str | None = None
     running = anyio.Event()
@@ -580,6 +642,7 @@ SCENARIOS = [
     resources_read,
     resume_after_the_end,
     resume_before_the_end,
+    outlives_restarts,
     resume_with_token,
     terminate,
     two_clients_sample_at_once,

@@ -10,6 +10,7 @@ mod witness;
 use std::time::Duration;
 
 use serde_json::Value;
+use testkit::interop::restarts::{CALLERS, Cost, outlive};
 use witness::Era;
 
 /// The same as that of the other clients' scripts.
@@ -24,6 +25,14 @@ testkit::interop_cells! { client(Era::Legacy);
 testkit::interop_cells! { client(Era::Auto);
     rmcp_3_client_that_looks_for_the_modern_era_finds_it: discover behind everything;
     rmcp_3_client_that_looks_for_the_modern_era_calls: call behind everything;
+}
+
+#[test]
+fn rmcp_3_client_goes_on_without_initialize_while_rialto_is_restarted() {
+    let costs = outlive(client(Era::Legacy));
+    assert_eq!(costs.of_restarts, Cost::default(), "{costs:?}");
+    // As for the other clients with a pool of connections.
+    assert!(costs.of_kills.failures.len() <= 2 * CALLERS, "{costs:?}");
 }
 
 fn client(era: Era) -> impl FnOnce(&str, &str) -> Result<Value, String> {

@@ -5,15 +5,18 @@
     reason = "roots, sampling and logging are exactly what is tested here"
 )]
 
+use std::collections::BTreeSet;
+use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use rmcp::model::{ClientRequest, CustomRequest, Request};
 use rmcp::service::{PeerRequestOptions, ServiceError};
 use serde_json::{Value, json};
+use testkit::interop::restarts;
 
 use super::watched_http::Exchange;
 use super::witness::{Era, Manner, Result, Witness, call_params};
@@ -97,6 +100,7 @@ pub(crate) async fn play(era: Era, url: &str, scenario: &str) -> Result<Value> {
             Ok(json!({"texts": try_join_all(texts).await?}))
         }
         "roots" => roots(era, url).await,
+        restarts::SCENARIO => outlives_restarts(plain.await?).await,
         unknown => Err(format!("no scenario {unknown}").into()),
     }
 }
@@ -414,6 +418,53 @@ async fn fifty_at_once(witness: Witness) -> Result<Value> {
         .filter(|(text, name)| **text != format!("Echo: {name}"))
         .collect();
     Ok(json!({"answered": texts.len(), "wrong": wrong}))
+}
+
+/// The gateway is restarted, killed and restarted meanwhile: the client calls on until it has met four
+/// servers.
+async fn outlives_restarts(witness: Witness) -> Result<Value> {
+    const SERVERS: usize = 4;
+    witness.listening().await?;
+    let servers = Mutex::new(BTreeSet::new());
+    let met = || servers.lock().unwrap_or_else(PoisonError::into_inner).len();
+    let callers = (0..restarts::CALLERS).map(|number| {
+        let (witness, servers, met) = (&witness, &servers, &met);
+        async move {
+            let (mut answers, mut failures) = (0, Vec::new());
+            for call in 0.. {
+                if met() == SERVERS {
+                    break;
+                }
+                match witness
+                    .text("pid", json!({"marker": format!("{number}/{call}")}))
+                    .await
+                {
+                    Ok(server) => {
+                        answers += 1;
+                        servers
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .insert(server);
+                    }
+                    Err(error) => failures.push(json!([met(), reason(&*error)])),
+                }
+            }
+            (answers, failures)
+        }
+    });
+    let (answers, failures): (Vec<u64>, Vec<Vec<Value>>) = join_all(callers).await.into_iter().unzip();
+    Ok(json!({
+        "servers": servers.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        "sessions": witness.session_ids(),
+        "failures": failures.concat(),
+        "answers": answers.iter().sum::<u64>(),
+    }))
+}
+
+/// An error with all its causes.
+fn reason(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 async fn prompts_and_completion(witness: Witness) -> Result<Value> {

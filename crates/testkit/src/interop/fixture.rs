@@ -189,7 +189,7 @@ impl Fixture {
 }
 
 /// Players are not asynchronous, or bring a runtime of their own.
-fn wait_for<T>(future: impl Future<Output = T>) -> T {
+pub(super) fn wait_for<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
