@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::task::JoinSet;
 
 use crate::failure::{Failure, Result};
 use crate::journal::Journal;
@@ -141,8 +142,18 @@ impl Fleet {
             let replica = fleet.place(number)?;
             fleet.replicas.push(replica);
         }
+        let mut starting = JoinSet::new();
         for number in 0..fleet.config.replicas {
-            fleet.up(number).await?;
+            let launcher = fleet.launcher(number);
+            starting.spawn(async move { (number, launcher.start().await) });
+        }
+        let mut addresses = Vec::new();
+        while let Some(started) = starting.join_next().await {
+            let (number, rialto) = started.map_err(|error| Failure::new(error.to_string()))?;
+            addresses.push(fleet.take_in(number, rialto?).await?);
+        }
+        for address in addresses {
+            fleet.wait_for_balancer(address).await;
         }
         Ok(fleet)
     }
@@ -163,8 +174,14 @@ impl Fleet {
 
     /// Starts the Rialto of a place and waits until the balancer uses it.
     pub async fn up(&mut self, number: usize) -> Result<()> {
-        let launcher = self.launcher(number);
-        let rialto = launcher.start().await?;
+        let rialto = self.launcher(number).start().await?;
+        let address = self.take_in(number, rialto).await?;
+        self.wait_for_balancer(address).await;
+        Ok(())
+    }
+
+    /// Puts a Rialto that serves into its place, and adds it to the balancer.
+    async fn take_in(&mut self, number: usize, rialto: Rialto) -> Result<SocketAddr> {
         let address = address_of(&rialto)?;
         let replica = self.replica_mut(number)?;
         if let Some(link) = &replica.peer_link {
@@ -172,13 +189,16 @@ impl Fleet {
         }
         replica.rialto = Some(rialto);
         self.balancer.add(address);
+        Ok(address)
+    }
+
+    async fn wait_for_balancer(&self, address: SocketAddr) {
         let balancer = &self.balancer;
         // Under load the first answer takes its time.
         wait_until("the balancer uses the replica", PATIENCE * 3, || {
             balancer.uses(address).then_some(())
         })
         .await;
-        Ok(())
     }
 
     /// Returns what the Rialto of a place is started with.
@@ -296,6 +316,22 @@ impl Fleet {
         rialto.wait_for_no_children(PATIENCE).await;
         self.balancer.remove(address_of(&rialto)?);
         Ok(status)
+    }
+
+    /// Sends SIGTERM to all replicas at once, and waits for their ends.
+    pub async fn end(mut self, deadline: Duration) -> Result<Vec<ExitStatus>> {
+        for replica in &self.replicas {
+            replica.rialto().sigterm();
+        }
+        let mut ended = Vec::new();
+        for replica in &mut self.replicas {
+            let Some(rialto) = replica.rialto.take() else {
+                continue;
+            };
+            ended.push(rialto.wait(deadline).await);
+            rialto.wait_for_no_children(PATIENCE).await;
+        }
+        Ok(ended)
     }
 
     /// Stops a replica without ending it, as a machine that hangs.

@@ -85,6 +85,67 @@ macro_rules! interop_old_column {
     };
 }
 
+/// The scenarios of a legacy client through three replicas and the balancer.
+#[macro_export]
+macro_rules! interop_fleet_column {
+    ($column:ident, $player:expr) => {
+        mod $column {
+            use super::*;
+
+            $crate::interop_fleet_cells! { $player;
+                connect behind everything_in_a_fleet;
+                listing behind everything_in_a_fleet;
+                call behind everything_in_a_fleet;
+                structured behind everything_in_a_fleet;
+                tool_error behind everything_in_a_fleet;
+                progress behind everything_in_a_fleet;
+                cancellation behind demo_in_a_fleet;
+                two_elicitations behind demo_in_a_fleet;
+                elicitation behind everything_in_a_fleet;
+                sampling behind everything_in_a_fleet;
+                roots behind everything_in_a_fleet;
+                subscriptions behind everything_in_a_fleet;
+                list_changed behind everything_in_a_fleet;
+                tools_changed behind demo_in_a_fleet;
+                logging behind everything_in_a_fleet;
+                large_message behind everything_in_a_fleet;
+                fifty_at_once behind everything_in_a_fleet;
+                prompts_and_completion behind everything_in_a_fleet;
+                resources_read behind everything_in_a_fleet;
+                resume_after_the_end behind everything_in_a_fleet;
+                resume_before_the_end behind everything_in_a_fleet;
+                terminate behind everything_in_a_fleet;
+                two_clients_sample_at_once behind everything_per_session_in_a_fleet;
+            }
+        }
+    };
+}
+
+/// Tests of one player, each with its own fleet, and played as often as `FLEET_RUNS` sets.
+#[macro_export]
+macro_rules! interop_fleet_cells {
+    ($player:expr; $($scenario:ident behind $fixture:ident;)*) => {$(
+        #[test]
+        fn $scenario() {
+            for _ in 0..$crate::interop::fleet_runs() {
+                $crate::interop::Fixture::$fixture().run(
+                    stringify!($scenario),
+                    $player,
+                    $crate::interop::judge::$scenario,
+                );
+            }
+        }
+    )*};
+}
+
+/// Returns how often each cell of a fleet is played: once, if `FLEET_RUNS` does not set it for a run
+/// for the record.
+pub fn fleet_runs() -> usize {
+    let set = std::env::var_os("FLEET_RUNS");
+    let text = set.and_then(|text| text.into_string().ok());
+    text.and_then(|text| text.parse().ok()).unwrap_or(1)
+}
+
 /// Tests of one player, each with its own Rialto; the scenario's name is also its judge's.
 #[macro_export]
 macro_rules! interop_cells {

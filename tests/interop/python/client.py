@@ -492,9 +492,9 @@ async def resume_before_the_end() -> dict[str, Any]:
 async def outlives_restarts() -> dict[str, Any]:
     """The gateway is restarted, killed and restarted meanwhile: the client calls on until it has met four servers.
 
-    A connection that breaks under a call ends the transport of the SDK, and no server can prevent it: the POST is a task in
-    the transport's task group, and its exception cancels the group. The client then opens another transport and goes
-    on with its session, without `initialize`.
+    A connection that breaks under a call ends the transport of the SDK, and no server can prevent it: the POST is a
+    task in the transport's task group, and its exception cancels the group. The client then opens another transport
+    and goes on with its session, without `initialize`.
     """
     servers: set[str] = set()
     failures: list[Any] = []

@@ -18,6 +18,17 @@ const DEADLINE: Duration = Duration::from_secs(40);
 
 testkit::interop_column!(rmcp_3_client_in_the_legacy_era, client(Era::Legacy));
 
+testkit::interop_fleet_column!(rmcp_3_client_through_a_fleet, client(Era::Legacy));
+
+mod rmcp_3_client_that_looks_for_the_modern_era_in_a_fleet {
+    use super::*;
+
+    testkit::interop_fleet_cells! { client(Era::Auto);
+        discover behind everything_in_a_fleet;
+        call behind everything_in_a_fleet;
+    }
+}
+
 testkit::interop_cells! { client(Era::Legacy);
     rmcp_3_client_opens_a_new_session_when_its_own_was_ended: renewed_session behind everything;
 }

@@ -2,71 +2,47 @@
 //! and the clients notice no fleet.
 //!
 //! `TESTKIT_FLEET=balancer` or `nginx` lets the matrix of the eras (`--test eras`) play through a
-//! fleet as a whole. `FLEET_RUNS` repeats each cell here, for the record.
+//! fleet as a whole. `FLEET_RUNS` repeats each cell here, for the record. rmcp's cells are in its crate.
 
 use serde_json::Value;
 use testkit::interop::sdk::{Era, Sdk, player};
-use testkit::interop::{Fixture, judge};
-
-use super::fixture::number_from;
 
 fn client(sdk: Sdk, era: Era) -> impl FnOnce(&str, &str) -> Result<Value, String> {
     player("client", sdk, era)
 }
 
-/// Cells of one client: each scenario is played as often as the environment sets.
+/// Cells of one client.
 macro_rules! cells {
-    ($column:ident, $sdk:expr, $era:expr; $($scenario:ident behind $fixture:ident;)*) => {
+    ($column:ident, $sdk:expr, $era:expr; $($cells:tt)*) => {
         mod $column {
             use super::*;
 
-            $(
-                #[test]
-                fn $scenario() {
-                    for _ in 0..number_from("FLEET_RUNS", 1) {
-                        Fixture::$fixture().run(stringify!($scenario), client($sdk, $era), judge::$scenario);
-                    }
-                }
-            )*
+            testkit::interop_fleet_cells! { client($sdk, $era); $($cells)* }
         }
     };
 }
 
 macro_rules! legacy_column {
-    ($column:ident, $sdk:expr) => {
-        cells! { $column, $sdk, Era::Legacy;
-            connect behind everything_in_a_fleet;
-            listing behind everything_in_a_fleet;
-            call behind everything_in_a_fleet;
-            structured behind everything_in_a_fleet;
-            tool_error behind everything_in_a_fleet;
-            progress behind everything_in_a_fleet;
-            cancellation behind demo_in_a_fleet;
-            two_elicitations behind demo_in_a_fleet;
-            elicitation behind everything_in_a_fleet;
-            sampling behind everything_in_a_fleet;
-            roots behind everything_in_a_fleet;
-            subscriptions behind everything_in_a_fleet;
-            list_changed behind everything_in_a_fleet;
-            tools_changed behind demo_in_a_fleet;
-            logging behind everything_in_a_fleet;
-            large_message behind everything_in_a_fleet;
-            fifty_at_once behind everything_in_a_fleet;
-            prompts_and_completion behind everything_in_a_fleet;
-            resources_read behind everything_in_a_fleet;
-            resume_after_the_end behind everything_in_a_fleet;
-            resume_before_the_end behind everything_in_a_fleet;
+    ($column:ident, $resuming:ident, $sdk:expr) => {
+        testkit::interop_fleet_column!($column, client($sdk, Era::Legacy));
+        cells! { $resuming, $sdk, Era::Legacy;
             resume_with_token behind everything_in_a_fleet;
-            terminate behind everything_in_a_fleet;
-            two_clients_sample_at_once behind everything_per_session_in_a_fleet;
         }
     };
 }
 
-legacy_column!(typescript_1_client, Sdk::TypeScript1);
-legacy_column!(typescript_2_client, Sdk::TypeScript2);
-legacy_column!(python_1_client, Sdk::Python1);
-legacy_column!(python_2_client, Sdk::Python2);
+legacy_column!(
+    typescript_1_client,
+    typescript_1_client_with_a_token,
+    Sdk::TypeScript1
+);
+legacy_column!(
+    typescript_2_client,
+    typescript_2_client_with_a_token,
+    Sdk::TypeScript2
+);
+legacy_column!(python_1_client, python_1_client_with_a_token, Sdk::Python1);
+legacy_column!(python_2_client, python_2_client_with_a_token, Sdk::Python2);
 
 macro_rules! nginx_column {
     ($column:ident, $sdk:expr) => {

@@ -89,13 +89,7 @@ impl Served {
                 rialto.sigterm();
                 Ok(vec![rialto.wait(deadline).await])
             }
-            Self::Many { mut fleet, .. } => {
-                let mut ended = Vec::new();
-                for number in 0..fleet.size() {
-                    ended.push(fleet.terminate(number, deadline).await?);
-                }
-                Ok(ended)
-            }
+            Self::Many { fleet, .. } => fleet.end(deadline).await,
         }
     }
 }
