@@ -1,4 +1,4 @@
-//! Simulates a fleet that no test machine has: the machines of all replicas and the directory, in
+//! Simulates a fleet that no test machine has: the machines of all replicas and the registry, in
 //! virtual time, with an engine of bounded speed.
 //!
 //! `cargo xtask simulate-fleet [--replicas N] [--sessions N] [--calls N] [--keep-alive PERCENT]
@@ -12,7 +12,7 @@ use std::io::{Error, Result, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cluster::memory::Directory;
+use cluster::memory::MemoryEngine;
 use cluster::ownership::{Away, Binding, Decision, Limits, Output, Ownership, Refusal};
 use cluster::registry::Claim;
 use cluster::{Change, Hello, Node, NodeId, SessionRecord, State, TakeOver, Updated, WallTime};
@@ -106,7 +106,7 @@ struct Fleet {
     settings: Settings,
     random: Random,
     now: Duration,
-    directory: Directory,
+    registry: MemoryEngine,
     queue: VecDeque<Queued>,
     /// How many entries at the front are past their time limit.
     late: usize,
@@ -159,8 +159,8 @@ fn main() -> Result<()> {
     let routes: usize = fleet.living().map(|replica| replica.machine.routes()).sum();
     writeln!(
         out,
-        "sessions with an owner: {held}; in the directory: {}",
-        fleet.directory.sessions()
+        "sessions with an owner: {held}; in the registry: {}",
+        fleet.registry.sessions()
     )?;
     writeln!(out, "routes remembered: {routes}")?;
     writeln!(out, "{} s of real time", started.elapsed().as_secs())
@@ -198,7 +198,7 @@ fn print(out: &mut impl std::io::Write, name: &str, phase: &Phase) -> Result<()>
 impl Fleet {
     fn new(settings: Settings) -> Self {
         let mut random = Random(1);
-        let mut directory = Directory::default();
+        let mut registry = MemoryEngine::default();
         let mut replicas = Vec::new();
         for at in 0..settings.replicas {
             let id = NodeId::new(&format!("replica-{at}"), Uuid::from_u64_pair(random.next(), 1));
@@ -210,7 +210,7 @@ impl Fleet {
             };
             // Replicas do not start at one moment.
             let start = Duration::from_millis(random.below(3_000) as u64);
-            directory.join(start, &node);
+            registry.join(start, &node);
             replicas.push(Replica {
                 machine: member(&node.id, start),
                 node,
@@ -223,7 +223,7 @@ impl Fleet {
         for at in 0..settings.sessions {
             let owner = random.below(settings.replicas);
             let session = session(at);
-            directory.create(
+            registry.create(
                 Duration::ZERO,
                 &record(session, &replicas[owner].node.id, 1),
                 IDLE,
@@ -242,7 +242,7 @@ impl Fleet {
             settings,
             random,
             now: Duration::ZERO,
-            directory,
+            registry,
             queue: VecDeque::new(),
             late: 0,
             credit: 0.0,
@@ -278,7 +278,7 @@ impl Fleet {
             }
             self.is_away = self.now >= FAILS && self.now < BACK;
             if self.now == FAILS {
-                self.directory = Directory::default();
+                self.registry = MemoryEngine::default();
             }
             for at in 0..self.replicas.len() {
                 let replica = &mut self.replicas[at];
@@ -410,31 +410,31 @@ impl Fleet {
     }
 
     fn execute(&mut self, queued: &Queued) {
-        let (at, now, directory) = (queued.replica, self.now, &mut self.directory);
+        let (at, now, registry) = (queued.replica, self.now, &mut self.registry);
         let replica = &mut self.replicas[at];
         let (node, machine) = (&replica.node, &mut replica.machine);
         let is_heard = replica.is_alive && !queued.is_late;
         match &queued.command {
             Command::Join => {
-                directory.join(now, node);
+                registry.join(now, node);
                 if is_heard {
                     machine.handle_joined(Ok(()), now);
                 }
             }
             Command::Renew => {
-                let renewed = directory.renew(now, &node.id);
+                let renewed = registry.renew(now, &node.id);
                 if is_heard {
                     machine.handle_renewed(Ok(renewed), now);
                 }
             }
             Command::LookUp(session) => {
-                let located = directory.look_up(now, *session);
+                let located = registry.look_up(now, *session);
                 if is_heard {
                     machine.handle_located(*session, Ok(located), now);
                 }
             }
             Command::TakeOver { session, seen } => {
-                let taken = directory.take_over(now, *session, *seen, &node.id, IDLE);
+                let taken = registry.take_over(now, *session, *seen, &node.id, IDLE);
                 if let TakeOver::Won(_) = taken {
                     *self.phase.operations.entry("won").or_default() += 1;
                 }
@@ -443,7 +443,7 @@ impl Fleet {
                 }
             }
             Command::Write { session, epoch } => {
-                let written = directory.create(now, &record(*session, &node.id, *epoch), IDLE);
+                let written = registry.create(now, &record(*session, &node.id, *epoch), IDLE);
                 if is_heard {
                     machine.handle_written(*session, *epoch, Ok(written));
                 }
@@ -459,7 +459,7 @@ impl Fleet {
                         epoch,
                     };
                     let touch = Change::Touch(WallTime::from_unix(now.as_secs()));
-                    let updated: Updated = directory.update(now, &claim, touch, IDLE);
+                    let updated: Updated = registry.update(now, &claim, touch, IDLE);
                     if is_heard {
                         machine.handle_updated(*session, epoch, updated);
                     }

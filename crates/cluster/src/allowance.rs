@@ -1,4 +1,5 @@
-//! What one replica admits of a limit that holds for the whole fleet: machines without I/O.
+//! What one replica admits of a limit that holds for the whole fleet: machines without I/O. They
+//! decide the rate limit of a fleet (429), and its limits of calls and sessions (503).
 //!
 //! # Which limits hold for the fleet
 //!
@@ -6,58 +7,60 @@
 //! replicas: requests a minute, and, where they are configured, calls and sessions of one
 //! principal. So does `max_sessions` of a destination. Limits that protect the memory, the files or
 //! the children of a process stay with each replica: everything "in all", connections, bytes, and
-//! streams, and what one session has. Wrong credentials stay with each replica too, so that guesses from outside
-//! cost the engine nothing.
+//! streams, and what one session has. Wrong credentials stay with each replica too, so that guesses
+//! from outside cost the engine nothing.
 //!
 //! # Two kinds of limits, one mechanism
 //!
 //! - **Rates** ([`Tokens`]). The engine has one bucket for each caller, which refills by its clock.
-//!   A replica takes tokens in portions. A token is used within [`HOLD`] after the replica asked for
-//!   it, or never. So any window of time has no more requests than the bucket gives in that time and
-//!   [`HOLD`]: 5 % more than the limit over a minute.
-//! - **Counts** ([`Places`]). The engine notes how many places each node has. Their sum is never
-//!   above the limit. They end with the lease of the node, so the places of a dead replica return.
+//!   A replica takes tokens in portions. A token is used within [`TOKEN_LIFETIME`] after the
+//!   replica asked for it, or never. So any window of time has no more requests than the bucket
+//!   gives in that time and [`TOKEN_LIFETIME`]: 5 % more than the limit over a minute.
+//! - **Counts** ([`Slots`]). The engine notes how many slots each node has. Their sum is never
+//!   above the limit. They end with the lease of the node, so the slots of a dead replica return.
 //!
 //! A portion follows the use on this replica. It is small where the engine has little left, and at
-//! most a twentieth of a rate, or a quarter of a count, divided by the number of replicas. A replica
-//! asks before its portion is used up, so most requests need no round trip. A request that finds
-//! none waits for one round trip, or for two if an ask was under way: at most [`WAIT`] each.
+//! most a twentieth of a rate, or a quarter of a count, divided by the number of replicas. A
+//! replica asks before its portion is used up, so most requests need no round trip. A request that
+//! finds none waits for one round trip, or for two if a demand was under way: at most
+//! [`ENGINE_WAIT`] each.
 //!
 //! # Engine away
 //!
-//! A replica that gets no answer within [`WAIT`] admits its share: the limit, divided by the number
-//! of replicas that were known last. It asks again every [`PROBE`], and reports what it used.
+//! A replica that gets no answer within [`ENGINE_WAIT`] admits its share: the limit, divided by the
+//! number of replicas that were known last. It asks again every [`PROBE_INTERVAL`], and reports
+//! what it used.
 //!
 //! # Contract
 //!
 //! The driver reports facts with `handle_*`. After each of them it carries out
-//! [`Tokens::poll_ask`], and gives waiting requests what `poll_decision` returns. Each ask is
-//! answered by one `handle_granted` or `handle_away`. One ask is under way at a time. Time is the
-//! replica's own monotonic clock. A machine stands for one caller and one limit; the driver bounds
-//! how many there are.
+//! [`Tokens::poll_demand`], and gives waiting requests what `poll_decision` returns. Each demand is
+//! answered by one `handle_granted` or `handle_away`. One demand is under way at a time. Time is
+//! the replica's own monotonic clock. A machine stands for one caller and one limit; the driver
+//! bounds how many there are.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::registry::{PlaceAsk, PlaceGrant, TokenAsk, TokenGrant};
+use crate::registry::{SlotDemand, SlotGrant, TokenDemand, TokenGrant};
 
-/// How long after the ask a token may be used: a twentieth of a minute.
-pub const HOLD: Duration = Duration::from_secs(3);
+/// How long after the demand a token may be used: a twentieth of a minute.
+pub const TOKEN_LIFETIME: Duration = Duration::from_secs(3);
 
 /// How long a request waits for the engine before the replica decides by its share.
-pub const WAIT: Duration = Duration::from_millis(250);
+pub const ENGINE_WAIT: Duration = Duration::from_millis(250);
 
 /// How long a replica refuses, at least, after the engine had nothing left.
-pub const PAUSE: Duration = Duration::from_millis(50);
+pub const MIN_REFUSAL: Duration = Duration::from_millis(50);
 
 /// How often a replica asks an engine that does not answer.
-pub const PROBE: Duration = Duration::from_secs(1);
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long places stay unused before they are given back.
-pub const IDLE: Duration = Duration::from_secs(1);
+/// How long slots stay unused before they are given back.
+pub const UNUSED_TIME: Duration = Duration::from_secs(1);
 
-/// How often a replica repeats which places it has. An engine that lost everything learns it again.
-pub const REPEAT: Duration = Duration::from_secs(120);
+/// How often a replica repeats which slots it has. An engine that lost everything learns it again.
+pub const REPEAT_INTERVAL: Duration = Duration::from_secs(120);
 
 /// The most requests of one caller that wait for the engine.
 const MAX_WAITING: usize = 1024;
@@ -104,7 +107,7 @@ impl Waiting {
 
     fn add(&mut self) -> Answer {
         if self.waiting.len() >= MAX_WAITING {
-            return Answer::Now(Admission::Refused(WAIT));
+            return Answer::Now(Admission::Refused(ENGINE_WAIT));
         }
         self.next += 1;
         self.waiting.push_back(self.next);
@@ -119,7 +122,7 @@ impl Waiting {
     }
 }
 
-/// Tokens of one ask, and until when they may be used.
+/// Tokens of one demand, and until when they may be used.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lot {
     tokens: u32,
@@ -186,9 +189,9 @@ enum Mode {
     Share(Share),
 }
 
-/// An ask under way.
+/// A demand under way.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct PendingDemand {
     sent: Duration,
     spent: u32,
 }
@@ -200,7 +203,7 @@ pub struct Tokens {
     /// The older one is used first. There are two, because a portion is asked for before the last
     /// one is used up.
     lots: [Lot; 2],
-    asked: Option<Asked>,
+    pending: Option<PendingDemand>,
     /// The engine has nothing before this time.
     empty_until: Duration,
     /// What the engine had left, and when.
@@ -222,7 +225,7 @@ impl Tokens {
         Self {
             per_minute: per_minute.max(1),
             lots: [Lot::default(); 2],
-            asked: None,
+            pending: None,
             empty_until: Duration::ZERO,
             left: None,
             mode: Mode::Leased,
@@ -246,7 +249,7 @@ impl Tokens {
             self.wants_more |= portion > 0 && self.tokens() <= portion / 2 && now >= self.empty_until;
             return Answer::Now(Admission::Admitted);
         }
-        if now < self.empty_until && self.asked.is_none() {
+        if now < self.empty_until && self.pending.is_none() {
             return Answer::Now(Admission::Refused(self.empty_until - now));
         }
         self.wants_more = true;
@@ -254,8 +257,8 @@ impl Tokens {
     }
 
     /// Returns what to ask the engine for, if anything. The driver sends it now.
-    pub fn poll_ask(&mut self, now: Duration, nodes: u32) -> Option<TokenAsk> {
-        if !self.wants_more || self.asked.is_some() {
+    pub fn poll_demand(&mut self, now: Duration, nodes: u32) -> Option<TokenDemand> {
+        if !self.wants_more || self.pending.is_some() {
             return None;
         }
         self.wants_more = false;
@@ -268,8 +271,8 @@ impl Tokens {
             Mode::Share(_) => 0,
         };
         let spent = self.spent;
-        self.asked = Some(Asked { sent: now, spent });
-        Some(TokenAsk {
+        self.pending = Some(PendingDemand { sent: now, spent });
+        Some(TokenDemand {
             per_minute: self.per_minute,
             want,
             spent,
@@ -278,23 +281,23 @@ impl Tokens {
 
     /// Takes the answer of the engine.
     pub fn handle_granted(&mut self, now: Duration, grant: TokenGrant) {
-        let Some(asked) = self.asked.take() else {
+        let Some(pending) = self.pending.take() else {
             return;
         };
         self.left = Some((now, grant.left));
         if grant.left == 0 {
-            self.empty_until = now + grant.wait.max(PAUSE);
+            self.empty_until = now + grant.wait.max(MIN_REFUSAL);
         }
-        self.spent = self.spent.saturating_sub(asked.spent);
+        self.spent = self.spent.saturating_sub(pending.spent);
         if let Mode::Share(share) = &mut self.mode {
-            if now.saturating_sub(asked.sent) > WAIT {
-                share.probe = now + PROBE;
+            if now.saturating_sub(pending.sent) > ENGINE_WAIT {
+                share.probe = now + PROBE_INTERVAL;
                 return;
             }
             self.mode = Mode::Leased;
             self.wants_more = self.spent > 0;
         }
-        self.add(now, grant.granted, asked.sent + HOLD);
+        self.add(now, grant.granted, pending.sent + TOKEN_LIFETIME);
         while !self.waiting.is_empty() && self.use_token(now) {
             self.waiting.decide(Admission::Admitted);
         }
@@ -302,7 +305,7 @@ impl Tokens {
             return;
         }
         if grant.left > 0 {
-            // Requests came after the ask, and there may be tokens for them.
+            // Requests came after the demand, and there may be tokens for them.
             self.wants_more = true;
             return;
         }
@@ -310,21 +313,22 @@ impl Tokens {
         while self.waiting.decide(Admission::Refused(wait)) {}
     }
 
-    /// Notes that the engine did not answer the ask.
+    /// Notes that the engine did not answer the demand.
     pub fn handle_away(&mut self, now: Duration, nodes: u32) {
-        self.asked = None;
+        self.pending = None;
         self.enter_share(now, nodes);
         if let Mode::Share(share) = &mut self.mode {
-            share.probe = now + PROBE;
+            share.probe = now + PROBE_INTERVAL;
         }
     }
 
-    /// Notes that a request has waited for [`WAIT`], or for that long again. It is decided by the
-    /// share if the engine is late. It waits on if the ask that wants its token was sent since.
+    /// Notes that a request has waited for [`ENGINE_WAIT`], or for that long again. It is decided
+    /// by the share if the engine is late. It waits on if the demand that wants its token was sent
+    /// since.
     pub fn handle_late(&mut self, now: Duration, nodes: u32) {
         let is_late = self
-            .asked
-            .is_some_and(|asked| now.saturating_sub(asked.sent) >= WAIT);
+            .pending
+            .is_some_and(|pending| now.saturating_sub(pending.sent) >= ENGINE_WAIT);
         if is_late && !self.waiting.is_empty() {
             self.enter_share(now, nodes);
         }
@@ -341,10 +345,10 @@ impl Tokens {
     pub fn idle_from(&self) -> Option<Duration> {
         // After a minute the engine's bucket is full again, even if much was spent.
         let quiet = match (self.mode, self.spent) {
-            (Mode::Leased, 0) => HOLD,
+            (Mode::Leased, 0) => TOKEN_LIFETIME,
             (Mode::Leased | Mode::Share(_), _) => MINUTE,
         };
-        let is_busy = self.asked.is_some() || !self.waiting.is_empty();
+        let is_busy = self.pending.is_some() || !self.waiting.is_empty();
         // A share begins with what the engine had left, so that is known until the bucket is full.
         let full = self.left.map_or(Duration::ZERO, |(at, left)| {
             let taken = f64::from(self.per_minute.saturating_sub(left));
@@ -421,7 +425,7 @@ impl Tokens {
     /// Decides by the share of this replica.
     fn by_share(&mut self, now: Duration, nodes: u32) -> Admission {
         let Mode::Share(share) = &mut self.mode else {
-            return Admission::Refused(PAUSE);
+            return Admission::Refused(MIN_REFUSAL);
         };
         let limit = f64::from(self.per_minute) / f64::from(nodes.max(1));
         let passed = now.saturating_sub(share.filled).as_secs_f64() / MINUTE.as_secs_f64();
@@ -430,7 +434,7 @@ impl Tokens {
         share.filled = now;
         if share.level < 1.0 {
             let minutes = ((1.0 - share.level) / limit).clamp(0.0, 60.0);
-            return Admission::Refused(MINUTE.mul_f64(minutes).max(PAUSE));
+            return Admission::Refused(MINUTE.mul_f64(minutes).max(MIN_REFUSAL));
         }
         share.level -= 1.0;
         // Of what was used longer ago than a minute, the engine's bucket has refilled all.
@@ -440,39 +444,39 @@ impl Tokens {
     }
 }
 
-/// How a machine of places decides.
+/// How a machine of slots decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PlaceMode {
+enum SlotMode {
     Leased,
     /// By the share. The engine is asked again at this time.
     Share(Duration),
 }
 
-/// The places of one pool, on one replica: calls or sessions of one caller, or sessions of one
+/// The slots of one pool, on one replica: calls or sessions of one caller, or sessions of one
 /// destination. See the [module](self).
 #[derive(Debug)]
-pub struct Places {
+pub struct Slots {
     limit: u32,
     /// What this replica may use: what the engine granted, less what is being given back.
     granted: u32,
     /// What the engine noted last.
     noted: u32,
     in_use: u32,
-    /// When the ask under way was sent.
-    asked: Option<Duration>,
+    /// When the demand under way was sent.
+    pending: Option<Duration>,
     full_until: Duration,
     /// What the engine had left for all replicas.
     free: Option<u32>,
-    mode: PlaceMode,
+    mode: SlotMode,
     waiting: Waiting,
-    wants_ask: bool,
-    /// When the engine noted the places last.
+    is_demand_due: bool,
+    /// When the engine noted the slots last.
     noted_at: Duration,
-    /// When a place was taken last.
+    /// When a slot was taken last.
     last_use: Duration,
 }
 
-impl Places {
+impl Slots {
     /// Returns the machine of a pool of which this replica has nothing.
     #[must_use]
     pub fn new(limit: u32) -> Self {
@@ -481,144 +485,147 @@ impl Places {
             granted: 0,
             noted: 0,
             in_use: 0,
-            asked: None,
+            pending: None,
             full_until: Duration::ZERO,
             free: None,
-            mode: PlaceMode::Leased,
+            mode: SlotMode::Leased,
             waiting: Waiting::default(),
-            wants_ask: false,
+            is_demand_due: false,
             noted_at: Duration::ZERO,
             last_use: Duration::ZERO,
         }
     }
 
-    /// Takes a place for a request, or lets it wait.
+    /// Takes a slot for a request, or lets it wait.
     pub fn handle_request(&mut self, now: Duration, nodes: u32) -> Answer {
         self.last_use = now;
-        if let PlaceMode::Share(probe) = self.mode {
-            self.wants_ask |= now >= probe;
+        if let SlotMode::Share(probe) = self.mode {
+            self.is_demand_due |= now >= probe;
             return Answer::Now(self.by_share(nodes));
         }
         if self.waiting.is_empty() && self.in_use < self.granted {
             self.in_use += 1;
             let is_last = self.in_use == self.granted;
-            self.wants_ask |= is_last && self.spare(nodes) > 0 && now >= self.full_until;
+            self.is_demand_due |= is_last && self.spare(nodes) > 0 && now >= self.full_until;
             return Answer::Now(Admission::Admitted);
         }
-        if now < self.full_until && self.asked.is_none() {
+        if now < self.full_until && self.pending.is_none() {
             return Answer::Now(Admission::Refused(self.full_until - now));
         }
-        self.wants_ask = true;
+        self.is_demand_due = true;
         self.waiting.add()
     }
 
-    /// Takes a place back that was in use.
+    /// Takes a slot back that was in use.
     pub fn handle_released(&mut self, nodes: u32) {
         self.in_use = self.in_use.saturating_sub(1);
-        if self.mode == PlaceMode::Leased
+        if self.mode == SlotMode::Leased
             && self.in_use < self.granted
             && self.waiting.decide(Admission::Admitted)
         {
             self.in_use += 1;
             return;
         }
-        // Where another replica may need it, an unused place goes back at once.
+        // Where another replica may need it, an unused slot goes back at once.
         let unused = self.granted.saturating_sub(self.in_use);
-        self.wants_ask |= unused > self.most_spare(nodes);
+        self.is_demand_due |= unused > self.most_spare(nodes);
     }
 
-    /// Looks for places that stay unused and for a note that is old. The driver calls it about once
+    /// Looks for slots that stay unused and for a note that is old. The driver calls it about once
     /// a second.
     pub fn handle_tick(&mut self, now: Duration) {
-        let is_unused = self.granted > self.in_use && now.saturating_sub(self.last_use) >= IDLE;
-        let is_old = self.granted > 0 && now.saturating_sub(self.noted_at) >= REPEAT;
+        let is_unused = self.granted > self.in_use && now.saturating_sub(self.last_use) >= UNUSED_TIME;
+        let is_old = self.granted > 0 && now.saturating_sub(self.noted_at) >= REPEAT_INTERVAL;
         let is_due = match self.mode {
-            PlaceMode::Leased => false,
-            PlaceMode::Share(probe) => now >= probe,
+            SlotMode::Leased => false,
+            SlotMode::Share(probe) => now >= probe,
         };
-        self.wants_ask |= is_unused || is_old || is_due;
+        self.is_demand_due |= is_unused || is_old || is_due;
     }
 
-    /// Repeats which places this replica has, because the engine lost them.
+    /// Repeats which slots this replica has, because the engine lost them.
     pub fn handle_lost(&mut self) {
-        self.wants_ask |= self.granted > 0;
+        self.is_demand_due |= self.granted > 0;
     }
 
     /// Returns what to ask the engine for, if anything. The driver sends it now.
-    pub fn poll_ask(&mut self, now: Duration, nodes: u32) -> Option<PlaceAsk> {
-        if !self.wants_ask || self.asked.is_some() {
+    pub fn poll_demand(&mut self, now: Duration, nodes: u32) -> Option<SlotDemand> {
+        if !self.is_demand_due || self.pending.is_some() {
             return None;
         }
-        self.wants_ask = false;
+        self.is_demand_due = false;
         let needed = self.in_use.saturating_add(self.waiting.len());
-        let is_used = now.saturating_sub(self.last_use) < IDLE;
+        let is_used = now.saturating_sub(self.last_use) < UNUSED_TIME;
         let want = match self.mode {
-            PlaceMode::Leased if is_used => {
+            SlotMode::Leased if is_used => {
                 let most = needed.saturating_add(self.most_spare(nodes));
                 let kept = self.granted.min(most);
                 needed.saturating_add(self.spare(nodes)).max(kept)
             }
-            PlaceMode::Leased | PlaceMode::Share(_) => needed,
+            SlotMode::Leased | SlotMode::Share(_) => needed,
         };
         // What is given back is not used from now on, even if the answer takes a while.
         self.granted = self.granted.min(want).max(self.in_use);
-        self.asked = Some(now);
-        Some(PlaceAsk {
+        self.pending = Some(now);
+        Some(SlotDemand {
             limit: self.limit,
             held: self.granted,
             want,
         })
     }
 
-    /// Takes the answer of the engine. Returns whether the engine had lost places of this replica.
-    pub fn handle_granted(&mut self, now: Duration, grant: PlaceGrant) -> bool {
-        let Some(sent) = self.asked.take() else {
+    /// Takes the answer of the engine. Returns whether the engine had lost slots of this replica.
+    pub fn handle_granted(&mut self, now: Duration, grant: SlotGrant) -> bool {
+        let Some(sent) = self.pending.take() else {
             return false;
         };
         let is_lost = grant.before < self.noted;
-        if let PlaceMode::Share(_) = self.mode {
-            self.mode = match now.saturating_sub(sent) > WAIT {
-                true => PlaceMode::Share(now + PROBE),
-                false => PlaceMode::Leased,
+        if let SlotMode::Share(_) = self.mode {
+            self.mode = match now.saturating_sub(sent) > ENGINE_WAIT {
+                true => SlotMode::Share(now + PROBE_INTERVAL),
+                false => SlotMode::Leased,
             };
         }
         self.granted = grant.granted.max(self.in_use);
         self.free = Some(grant.free);
         (self.noted, self.noted_at) = (grant.granted, now);
-        // By its share the replica may have taken more since the ask.
-        self.wants_ask |= self.in_use > grant.granted;
+        // By its share the replica may have taken more since the demand.
+        self.is_demand_due |= self.in_use > grant.granted;
         while self.in_use < self.granted && self.waiting.decide(Admission::Admitted) {
             self.in_use += 1;
         }
         if grant.free == 0 {
-            self.full_until = now + PAUSE;
-            while self.waiting.decide(Admission::Refused(PAUSE)) {}
+            self.full_until = now + MIN_REFUSAL;
+            while self.waiting.decide(Admission::Refused(MIN_REFUSAL)) {}
         }
-        self.wants_ask |= !self.waiting.is_empty();
+        self.is_demand_due |= !self.waiting.is_empty();
         is_lost
     }
 
-    /// Notes that the engine did not answer the ask.
+    /// Notes that the engine did not answer the demand.
     pub fn handle_away(&mut self, now: Duration, nodes: u32) {
-        self.asked = None;
-        self.enter_share(now + PROBE, nodes);
+        self.pending = None;
+        self.enter_share(now + PROBE_INTERVAL, nodes);
     }
 
-    /// Notes that a request has waited for [`WAIT`], or for that long again. It is decided by the
-    /// share if the engine is late. It waits on if the ask that wants its place was sent since.
+    /// Notes that a request has waited for [`ENGINE_WAIT`], or for that long again. It is decided
+    /// by the share if the engine is late. It waits on if the demand that wants its slot was sent
+    /// since.
     pub fn handle_late(&mut self, now: Duration, nodes: u32) {
-        let is_late = self.asked.is_some_and(|sent| now.saturating_sub(sent) >= WAIT);
+        let is_late = self
+            .pending
+            .is_some_and(|sent| now.saturating_sub(sent) >= ENGINE_WAIT);
         if is_late && !self.waiting.is_empty() {
             self.enter_share(now, nodes);
         }
     }
 
-    /// Returns a request that is decided after it waited. One that is admitted has its place.
+    /// Returns a request that is decided after it waited. One that is admitted has its slot.
     pub fn poll_decision(&mut self) -> Option<(WaitId, Admission)> {
         self.waiting.decided.pop_front()
     }
 
-    /// Returns how many places are in use here.
+    /// Returns how many slots are in use here.
     #[must_use]
     pub fn in_use(&self) -> u32 {
         self.in_use
@@ -627,10 +634,10 @@ impl Places {
     /// Returns whether this replica has nothing of the pool.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.in_use == 0 && self.granted == 0 && self.asked.is_none() && self.waiting.is_empty()
+        self.in_use == 0 && self.granted == 0 && self.pending.is_none() && self.waiting.is_empty()
     }
 
-    /// Returns how many unused places may be at hand: none where the pool is three quarters full,
+    /// Returns how many unused slots may be at hand: none where the pool is three quarters full,
     /// and a quarter of it over all replicas.
     fn most_spare(&self, nodes: u32) -> u32 {
         let quarter = self.limit / 4;
@@ -640,7 +647,7 @@ impl Places {
         }
     }
 
-    /// Returns how many unused places to ask for.
+    /// Returns how many unused slots to ask for.
     fn spare(&self, nodes: u32) -> u32 {
         (self.in_use / 2).max(1).min(self.most_spare(nodes))
     }
@@ -648,7 +655,7 @@ impl Places {
     fn by_share(&mut self, nodes: u32) -> Admission {
         let share = (self.limit / nodes.max(1)).max(1).min(self.limit);
         if self.in_use >= share {
-            return Admission::Refused(PROBE);
+            return Admission::Refused(PROBE_INTERVAL);
         }
         self.in_use += 1;
         self.granted = self.granted.max(self.in_use);
@@ -656,7 +663,7 @@ impl Places {
     }
 
     fn enter_share(&mut self, probe: Duration, nodes: u32) {
-        self.mode = PlaceMode::Share(probe);
+        self.mode = SlotMode::Share(probe);
         while !self.waiting.is_empty() {
             let admission = self.by_share(nodes);
             self.waiting.decide(admission);

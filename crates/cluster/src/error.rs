@@ -1,8 +1,8 @@
-//! Why a directory did not do what it was asked for.
+//! Why an operation of the registry failed.
 
 use thiserror::Error;
 
-/// Why the directory did not answer.
+/// Why an operation of the registry failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum RegistryError {
     /// The engine cannot be reached, or did not answer in time. The operation may have had its

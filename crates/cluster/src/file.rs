@@ -1,6 +1,6 @@
-//! The directory of one machine, in one file: what a restart finds again.
+//! The registry of one machine, in one file: what a restart finds again.
 //!
-//! The file `sessions.redb` in the given directory belongs to one process at a time, so there are
+//! The file `sessions.redb` in the given folder belongs to one process at a time, so there are
 //! no leases: an owner lives if it joined in this process. After a restart the incarnation is
 //! another, and every session can be taken over.
 //!
@@ -13,14 +13,7 @@
 //!
 //! One thread does all operations, in their order. Everything that waits for it is one transaction,
 //! so that sessions that open at once share one `fsync`. An operation ends after [`TIME_LIMIT`]
-//! even if the disk does not.
-//!
-//! # Cost
-//!
-//! A create costs one `fsync`: with a virtual disk of 8 ms, 8.5 ms in the middle and 23 ms at the
-//! 99th percentile; eight tasks at once did 290 operations a second. The file starts at 1 MB; with
-//! 2,000 sessions and an `initialize` of 300 bytes it has 2.2 MB. Space of ended sessions is used
-//! again.
+//! even if the disk does not. `docs/performance.md` has what an operation costs.
 //!
 //! # Time
 //!
@@ -47,8 +40,8 @@ use crate::names::Names;
 use crate::pools::Pools;
 use crate::record::{Node, NodeId, SessionRecord};
 use crate::registry::{
-    Change, Claim, Created, LEASE, Located, NameLease, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant,
-    Registry, Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
+    Change, Claim, Created, LEASE, Located, NameLease, NodeStatus, Operation, Owner, Registry, Renewed,
+    SlotDemand, SlotGrant, TakeOver, TokenDemand, TokenGrant, Touch, Updated,
 };
 use crate::rules::{self, Standing};
 
@@ -98,7 +91,7 @@ pub enum OpenError {
     },
     /// The file is none that this program wrote, or is damaged.
     #[error(
-        "{} cannot be read as a directory of sessions ({reason}): move it away to start without the earlier sessions",
+        "{} cannot be read as the records of sessions ({reason}): move it away to start without the earlier sessions",
         path.display()
     )]
     Damaged {
@@ -109,7 +102,7 @@ pub enum OpenError {
     },
 }
 
-/// A directory of sessions in a file. Clones share it; the last one closes the file.
+/// The registry of sessions in a file. Clones share it; the last one closes the file.
 #[derive(Debug, Clone)]
 pub struct FileRegistry {
     worker: Arc<Worker>,
@@ -688,16 +681,16 @@ impl Registry for FileRegistry {
         self.act(move |batch| batch.remove(&claim))
     }
 
-    fn lease_tokens(&self, bucket: &str, ask: TokenAsk) -> Operation<TokenGrant> {
+    fn lease_tokens(&self, bucket: &str, demand: TokenDemand) -> Operation<TokenGrant> {
         let bucket = bucket.to_owned();
-        self.act(move |batch| Ok(batch.pools.take_tokens(batch.now * 1000, &bucket, ask)))
+        self.act(move |batch| Ok(batch.pools.take_tokens(batch.now * 1000, &bucket, demand)))
     }
 
-    fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant> {
+    fn lease_slots(&self, pool: &str, node: &NodeId, demand: SlotDemand) -> Operation<SlotGrant> {
         let (pool, node) = (pool.to_owned(), node.clone());
         self.act(move |batch| {
             let Batch { pools, nodes, .. } = batch;
-            Ok(pools.set_places(&pool, &node, |node| nodes.contains_key(node), ask))
+            Ok(pools.set_slots(&pool, &node, |node| nodes.contains_key(node), demand))
         })
     }
 

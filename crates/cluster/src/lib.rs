@@ -1,9 +1,9 @@
-//! The directory of sessions: which replica owns a session, under which epoch, and the record from
+//! The registry of sessions: which replica owns a session, under which epoch, and the record from
 //! which another process can go on.
 //!
 //! A session is a record. The replica that owns the record serves the session. A record without a
 //! living owner can be taken over, by compare-and-set on its epoch. Requests do not pass through
-//! here: the directory is asked once per session and replica.
+//! here: the registry is asked once per session and replica.
 //!
 //! | Part | Module |
 //! |---|---|
@@ -17,6 +17,7 @@
 //! | the machine of one replica: what it admits of a limit that holds for the fleet | [`allowance`] |
 //! | the machine of one replica: whether it runs the one server of a destination | [`singleton`] |
 //! | the rules in memory, on a clock of the caller: for tests and simulations | [`memory`] |
+//! | limits and names, for the engines that keep them in memory | `pools`, `names` |
 #![warn(missing_docs, clippy::wildcard_enum_match_arm, clippy::indexing_slicing)]
 
 pub mod allowance;
@@ -40,6 +41,6 @@ pub use key::{ClusterKey, KeyError, PeerIdentity};
 pub use memory::MemoryRegistry;
 pub use record::{Hello, Node, NodeId, NodeIdError, SessionRecord, State, WallTime};
 pub use registry::{
-    Change, Claim, Created, Located, NameLease, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant, Registry,
-    Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
+    Change, Claim, Created, Located, NameLease, NodeStatus, Operation, Owner, Registry, Renewed, SlotDemand,
+    SlotGrant, TakeOver, TokenDemand, TokenGrant, Touch, Updated,
 };

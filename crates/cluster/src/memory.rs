@@ -1,7 +1,7 @@
-//! The directory in memory, on a clock that the caller sets: for tests, models and simulations.
+//! The engine in memory, on a clock that the caller sets: for tests, models and simulations.
 //!
-//! [`Directory`] holds the rules without I/O, with time as an argument. [`MemoryRegistry`] puts it
-//! behind [`Registry`], with a clock that stands still until the test advances it. Nothing here
+//! [`MemoryEngine`] holds the rules without I/O, with time as an argument. [`MemoryRegistry`] puts
+//! it behind [`Registry`], with a clock that stands still until the test advances it. Nothing here
 //! outlives the process, so no product code serves from it.
 
 use std::collections::{BTreeMap, HashMap};
@@ -16,15 +16,15 @@ use crate::names::Names;
 use crate::pools::Pools;
 use crate::record::{Node, NodeId, SessionRecord};
 use crate::registry::{
-    Change, Claim, Created, LEASE, Located, NameLease, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant,
-    Registry, Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
+    Change, Claim, Created, LEASE, Located, NameLease, NodeStatus, Operation, Owner, Registry, Renewed,
+    SlotDemand, SlotGrant, TakeOver, TokenDemand, TokenGrant, Touch, Updated,
 };
 use crate::rules::{self, Standing};
 
 /// Nodes with leases and sessions with records. `now` is the engine's clock: the time since its
 /// start.
 #[derive(Debug, Default)]
-pub struct Directory {
+pub struct MemoryEngine {
     nodes: BTreeMap<NodeId, Lease>,
     sessions: HashMap<Uuid, Entry>,
     pools: Pools,
@@ -45,7 +45,7 @@ struct Entry {
     expires: Duration,
 }
 
-impl Directory {
+impl MemoryEngine {
     /// Adds a node, with a full lease.
     pub fn join(&mut self, now: Duration, node: &Node) {
         self.since.get_or_insert(now);
@@ -163,8 +163,8 @@ impl Directory {
     }
 
     /// Takes tokens of a bucket.
-    pub fn lease_tokens(&mut self, now: Duration, bucket: &str, ask: TokenAsk) -> TokenGrant {
-        self.pools.take_tokens(micros(now), bucket, ask)
+    pub fn lease_tokens(&mut self, now: Duration, bucket: &str, demand: TokenDemand) -> TokenGrant {
+        self.pools.take_tokens(micros(now), bucket, demand)
     }
 
     /// Makes a node the holder of a name, unless a living node holds it.
@@ -195,11 +195,11 @@ impl Directory {
         self.names.let_go(name, node);
     }
 
-    /// Sets how many places of a pool a node has.
-    pub fn lease_places(&mut self, now: Duration, pool: &str, node: &NodeId, ask: PlaceAsk) -> PlaceGrant {
+    /// Sets how many slots of a pool a node has.
+    pub fn lease_slots(&mut self, now: Duration, pool: &str, node: &NodeId, demand: SlotDemand) -> SlotGrant {
         let nodes = &self.nodes;
         let lives = |node: &NodeId| nodes.get(node).is_some_and(|lease| lease.ends > now);
-        self.pools.set_places(pool, node, lives, ask)
+        self.pools.set_slots(pool, node, lives, demand)
     }
 
     /// Drops what has expired by now, and leases that have ended.
@@ -259,7 +259,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 4)
 }
 
-/// A [`Directory`] as a [`Registry`]. Clones share it, as replicas share an engine.
+/// A [`MemoryEngine`] as a [`Registry`]. Clones share it, as replicas share an engine.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryRegistry {
     shared: Arc<Mutex<Shared>>,
@@ -267,12 +267,12 @@ pub struct MemoryRegistry {
 
 #[derive(Debug, Default)]
 struct Shared {
-    directory: Directory,
+    engine: MemoryEngine,
     now: Duration,
 }
 
 impl MemoryRegistry {
-    /// Returns an empty directory whose clock stands at zero.
+    /// Returns an empty engine whose clock stands at zero.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -283,24 +283,24 @@ impl MemoryRegistry {
         let mut shared = self.shared.lock();
         shared.now += by;
         let now = shared.now;
-        shared.directory.expire(now);
+        shared.engine.expire(now);
     }
 
     /// Forgets everything, as an engine that was restarted without its data.
     pub fn clear(&self) {
-        self.shared.lock().directory = Directory::default();
+        self.shared.lock().engine = MemoryEngine::default();
     }
 
     /// Acts when the operation is polled, as an engine acts when the command reaches it.
     fn act<T: Send + 'static>(
         &self,
-        act: impl FnOnce(&mut Directory, Duration) -> T + Send + 'static,
+        act: impl FnOnce(&mut MemoryEngine, Duration) -> T + Send + 'static,
     ) -> Operation<T> {
         let registry = self.clone();
         Box::pin(async move {
             let mut shared = registry.shared.lock();
             let now = shared.now;
-            Ok(act(&mut shared.directory, now))
+            Ok(act(&mut shared.engine, now))
         })
     }
 }
@@ -308,21 +308,21 @@ impl MemoryRegistry {
 impl Registry for MemoryRegistry {
     fn join(&self, node: &Node) -> Operation<()> {
         let node = node.clone();
-        self.act(move |directory, now| directory.join(now, &node))
+        self.act(move |engine, now| engine.join(now, &node))
     }
 
     fn renew(&self, node: &NodeId) -> Operation<Renewed> {
         let node = node.clone();
-        self.act(move |directory, now| directory.renew(now, &node))
+        self.act(move |engine, now| engine.renew(now, &node))
     }
 
     fn leave(&self, node: &NodeId) -> Operation<()> {
         let node = node.clone();
-        self.act(move |directory, _| directory.leave(&node))
+        self.act(move |engine, _| engine.leave(&node))
     }
 
     fn nodes(&self) -> Operation<Vec<NodeStatus>> {
-        self.act(|directory, now| directory.nodes(now))
+        self.act(|engine, now| engine.nodes(now))
     }
 
     fn create(&self, record: &SessionRecord, idle: Duration) -> Operation<Created> {
@@ -331,69 +331,69 @@ impl Registry for MemoryRegistry {
             return Box::pin(ready(Err(error)));
         }
         let record = record.clone();
-        self.act(move |directory, now| directory.create(now, &record, idle))
+        self.act(move |engine, now| engine.create(now, &record, idle))
     }
 
     fn look_up(&self, session: Uuid) -> Operation<Option<Located>> {
-        self.act(move |directory, now| directory.look_up(now, session))
+        self.act(move |engine, now| engine.look_up(now, session))
     }
 
     fn take_over(&self, session: Uuid, seen: u64, by: &NodeId, idle: Duration) -> Operation<TakeOver> {
         let by = by.clone();
-        self.act(move |directory, now| directory.take_over(now, session, seen, &by, idle))
+        self.act(move |engine, now| engine.take_over(now, session, seen, &by, idle))
     }
 
     fn update(&self, claim: &Claim, change: Change, idle: Duration) -> Operation<Updated> {
         let claim = claim.clone();
-        self.act(move |directory, now| directory.update(now, &claim, change, idle))
+        self.act(move |engine, now| engine.update(now, &claim, change, idle))
     }
 
     fn touch_many(&self, touches: Vec<Touch>) -> Operation<Vec<Updated>> {
-        self.act(move |directory, now| {
+        self.act(move |engine, now| {
             let touched = touches
                 .iter()
-                .map(|touch| directory.update(now, &touch.claim, Change::Touch(touch.at), touch.idle));
+                .map(|touch| engine.update(now, &touch.claim, Change::Touch(touch.at), touch.idle));
             touched.collect()
         })
     }
 
     fn release(&self, claim: &Claim) -> Operation<Updated> {
         let claim = claim.clone();
-        self.act(move |directory, now| directory.release(now, &claim))
+        self.act(move |engine, now| engine.release(now, &claim))
     }
 
     fn remove(&self, claim: &Claim) -> Operation<Updated> {
         let claim = claim.clone();
-        self.act(move |directory, now| directory.remove(now, &claim))
+        self.act(move |engine, now| engine.remove(now, &claim))
     }
 
-    fn lease_tokens(&self, bucket: &str, ask: TokenAsk) -> Operation<TokenGrant> {
+    fn lease_tokens(&self, bucket: &str, demand: TokenDemand) -> Operation<TokenGrant> {
         let bucket = bucket.to_owned();
-        self.act(move |directory, now| directory.lease_tokens(now, &bucket, ask))
+        self.act(move |engine, now| engine.lease_tokens(now, &bucket, demand))
     }
 
-    fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant> {
+    fn lease_slots(&self, pool: &str, node: &NodeId, demand: SlotDemand) -> Operation<SlotGrant> {
         let (pool, node) = (pool.to_owned(), node.clone());
-        self.act(move |directory, now| directory.lease_places(now, &pool, &node, ask))
+        self.act(move |engine, now| engine.lease_slots(now, &pool, &node, demand))
     }
 
     fn hold(&self, name: &str, node: &NodeId, ttl: Duration) -> Operation<NodeId> {
         let (name, node) = (name.to_owned(), node.clone());
-        self.act(move |directory, now| directory.hold(now, &name, &node, ttl))
+        self.act(move |engine, now| engine.hold(now, &name, &node, ttl))
     }
 
     fn lease_name(&self, name: &str, node: &NodeId, has_it: bool) -> Operation<NameLease> {
         let (name, node) = (name.to_owned(), node.clone());
-        self.act(move |directory, now| directory.lease_name(now, &name, &node, has_it))
+        self.act(move |engine, now| engine.lease_name(now, &name, &node, has_it))
     }
 
     fn holder(&self, name: &str) -> Operation<Option<NodeId>> {
         let name = name.to_owned();
-        self.act(move |directory, now| directory.holder(now, &name))
+        self.act(move |engine, now| engine.holder(now, &name))
     }
 
     fn let_go(&self, name: &str, node: &NodeId) -> Operation<()> {
         let (name, node) = (name.to_owned(), node.clone());
-        self.act(move |directory, _| directory.let_go(&name, &node))
+        self.act(move |engine, _| engine.let_go(&name, &node))
     }
 }

@@ -1,4 +1,6 @@
-//! Names that nodes hold, in memory: for the engines that keep them there.
+//! Which node holds a name, for the engines that keep this in memory. A name stands for what only
+//! one replica has: a task, or the one server of a destination (`placement: one`). Requests for it
+//! are forwarded to the holder.
 
 use std::collections::HashMap;
 
@@ -21,7 +23,8 @@ struct Holding {
 }
 
 impl Names {
-    /// Makes a node the holder of a name, unless another one holds it that lives. Returns the holder.
+    /// Makes a node the holder of a name, unless another one holds it that lives. Returns the
+    /// holder.
     pub(crate) fn hold(
         &mut self,
         now: u64,

@@ -1,23 +1,37 @@
-//! Which sessions a replica serves, and where it sends requests for the others: a machine without I/O.
+//! Which sessions a replica serves, and to which replica it forwards requests for the others: a
+//! machine without I/O.
 //!
 //! # Contract
 //!
-//! The driver reports facts with `handle_*`, carries out what [`Ownership::poll_output`] returns, in
-//! that order, and calls [`Ownership::handle_timeout`] at [`Ownership::next_deadline`]. Time is the
-//! replica's own monotonic clock, as an argument.
+//! The driver reports facts with `handle_*`, carries out what [`Ownership::poll_output`] returns,
+//! in that order, and calls [`Ownership::handle_timeout`] at [`Ownership::next_deadline`]. Time is
+//! the replica's own monotonic clock, as an argument.
 //!
 //! - Every request that [`Ownership::handle_request`] takes gets exactly one [`Output::Answer`].
-//! - Every [`Output`] that asks the directory is answered by the `handle_*` function of its name, also
-//!   when the directory did not answer: then with [`Away`].
-//! - The machine never guesses from silence. A peer that does not answer makes it ask the directory
-//!   again; the directory alone ends a lease.
-//! - A request gets a session only if it names the session's destination and principal. Any other is
-//!   answered [`Decision::Unknown`], and never takes a session over.
+//! - Every [`Output`] that asks the registry is answered by the `handle_*` function of its name,
+//!   also when the registry did not answer: then with [`Away`].
+//! - The machine never guesses from silence. A peer that does not answer makes it ask the registry
+//!   again; the registry alone ends a lease.
+//! - A request gets a session only if it names the session's destination and principal. Any other
+//!   is answered [`Decision::Unknown`], and never takes a session over.
 //! - The driver ends its copy of a session first, then calls [`Ownership::handle_closed`] or
-//!   [`Ownership::handle_hand_over`]. Requests that come before the record has followed wait for it.
-//! - A replica that cannot reach the directory goes on serving what it has. When it reaches the
-//!   directory again and its lease had ended, it writes every record again. A session with another
+//!   [`Ownership::handle_hand_over`]. Requests that come before the record has followed wait for
+//!   it.
+//! - A replica that cannot reach the registry goes on serving what it has. When it reaches the
+//!   registry again and its lease had ended, it writes every record again. A session with another
 //!   owner by then is dropped: the higher epoch wins.
+//!
+//! # A session that is not found
+//!
+//! A registry that lost its data finds no session either, so "not found" is no proof that a session
+//! does not exist. Until that is proved, its requests wait:
+//!
+//! 1. The session is `missing`, and a renewal of the lease begins at once. Those that were missing
+//!    before it began are `confirming`.
+//! 2. If the registry still knows the lease, it has lost nothing: the answer is
+//!    [`Decision::Unknown`].
+//! 3. If it does not, it may have lost records too. For [`SETTLING`] owners write theirs again, and
+//!    such requests are refused ([`Refusal::Settling`]).
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -28,11 +42,12 @@ use uuid::Uuid;
 use crate::record::{Hello, Node, NodeId, SessionRecord};
 use crate::registry::{Created, LEASE, Located, Owner, RENEWAL, Renewed, TakeOver, Updated};
 
-/// The directory did not answer. The operation may have had its effect.
+/// The registry gave no usable answer: it cannot be reached, or it failed
+/// ([`RegistryError`](crate::RegistryError)). The operation may have had its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Away;
 
-/// How long after a loss of the directory a session that is not found may be written again by its
+/// How long after a loss of the registry a session that is not found may be written again by its
 /// owner: a fleet with a million sessions needs some tens of seconds.
 pub const SETTLING: Duration = Duration::from_secs(60);
 
@@ -73,10 +88,10 @@ pub struct Limits {
     pub lookups: usize,
     /// Requests that wait for one of those.
     pub waiting: usize,
-    /// Records that are written again at once, after the directory lost them. A thousand replicas do so
-    /// together, and what waits longer than the time limit is done in vain.
+    /// Records that are written again at once, after the registry lost them. A thousand replicas do
+    /// so together, and what waits longer than the time limit is done in vain.
     pub rewrites: usize,
-    /// How often one request asks the directory before it is refused.
+    /// How often one request asks the registry before it is refused.
     pub attempts: u32,
 }
 
@@ -97,15 +112,15 @@ impl Default for Limits {
 pub enum Decision {
     /// This replica has the session, under this epoch.
     Serve(u64),
-    /// Another replica has it.
+    /// Another replica has it, and the request is forwarded to it.
     Proxy {
         /// The owner.
         node: Node,
-        /// The epoch that the directory named, for the owner to compare.
+        /// The epoch that the registry named, for the owner to compare.
         epoch: u64,
     },
-    /// For a request of a peer: this replica does not have the session, and the peer asks the directory
-    /// again. Nothing is proxied twice.
+    /// For a request of a peer: this replica does not have the session, and the peer asks the
+    /// registry again. Nothing is proxied twice.
     NotOwner,
     /// There is no such session.
     Unknown,
@@ -116,9 +131,9 @@ pub enum Decision {
 /// Why a request is refused for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The directory does not answer.
+    /// The registry does not answer.
     Away,
-    /// The directory came back empty, and owners are still writing their records again.
+    /// The registry came back empty, and owners are still writing their records again.
     Settling,
     /// The owner lives and cannot be reached from here.
     OwnerUnreached,
@@ -129,7 +144,8 @@ pub enum Refusal {
 }
 
 impl Decision {
-    /// Returns what a peer is answered in place of a decision that is for this replica's own clients.
+    /// Returns what a peer is answered in place of a decision that is for this replica's own
+    /// clients.
     fn towards(self, origin: Origin) -> Self {
         match (origin, self) {
             (Origin::Peer, Self::Proxy { .. } | Self::Refuse(Refusal::Draining)) => Self::NotOwner,
@@ -141,7 +157,7 @@ impl Decision {
 /// What the driver does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Join the directory, then [`Ownership::handle_joined`].
+    /// Join the registry, then [`Ownership::handle_joined`].
     Join,
     /// Renew the lease, then [`Ownership::handle_renewed`].
     Renew,
@@ -195,7 +211,7 @@ pub enum Output {
     },
 }
 
-/// Whether the directory has this replica's lease.
+/// Whether the registry has this replica's lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Membership {
     /// It is being joined, or could not be joined yet.
@@ -218,7 +234,7 @@ struct Held {
     binding: Binding,
 }
 
-/// A session whose copy has ended here, while the directory is asked to follow.
+/// A session whose copy has ended here, while the registry is asked to follow.
 #[derive(Debug)]
 struct Ending {
     epoch: u64,
@@ -226,7 +242,7 @@ struct Ending {
     after_write: Option<Output>,
 }
 
-/// A request that waits for the directory.
+/// A request that waits for the registry.
 #[derive(Debug)]
 struct Waiting {
     request: RequestId,
@@ -280,9 +296,10 @@ pub struct Ownership {
     under_way: Option<Duration>,
     /// When the next join or renewal begins.
     next: Duration,
-    /// Until when a session that is not found may still be written again by its owner.
+    /// Until when a session that is not found may still be written again by its owner. See the
+    /// [module](self) for this and the next two.
     settles: Duration,
-    /// Sessions that were not found. They are unknown only if the directory still has this replica's
+    /// Sessions that were not found. They are unknown only if the registry still has this replica's
     /// lease: one that came back empty finds no session either.
     missing: Vec<Uuid>,
     /// Those of them that were not found before the renewal under way began.
@@ -301,7 +318,8 @@ pub struct Ownership {
     /// Records to be written again, and those under way.
     unwritten: BTreeSet<Uuid>,
     writing: HashSet<Uuid>,
-    /// How many may be under way: one after a write without an answer, and one more with each answer.
+    /// How many may be under way: one after a write without an answer, and one more with each
+    /// answer.
     window: usize,
     outputs: VecDeque<Output>,
 }
@@ -341,7 +359,8 @@ impl Ownership {
         self.outputs.pop_front()
     }
 
-    /// Returns when [`Self::handle_timeout`] is to be called. A join or renewal under way ends first.
+    /// Returns when [`Self::handle_timeout`] is to be called. A join or renewal under way ends
+    /// first.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Duration> {
         self.under_way.is_none().then_some(self.next)
@@ -362,8 +381,8 @@ impl Ownership {
         }
     }
 
-    /// Returns whether the lease lasts for certain, by this replica's clock: the engine began to count
-    /// after the operation began.
+    /// Returns whether the lease lasts for certain, by this replica's clock: the engine began to
+    /// count after the operation began.
     #[must_use]
     pub fn lease_lasts(&self, now: Duration) -> bool {
         match self.membership {
@@ -430,8 +449,9 @@ impl Ownership {
                 self.write_again();
             }
             Ok(Renewed::Unknown) => {
-                // The lease had ended, or the directory lost it; perhaps it lost the records too. Until
-                // the other owners have written theirs again, a session that is not found may have one.
+                // The lease had ended, or the registry lost it; perhaps it lost the records too.
+                // Until the other owners have written theirs again, a session that is not found may
+                // have one.
                 self.membership = Membership::Outside;
                 self.settles = now + SETTLING;
                 self.next = now;
@@ -442,8 +462,8 @@ impl Ownership {
         self.handle_timeout(now);
     }
 
-    /// Takes a session that this replica opened. Writing its record began at `began`, and was answered
-    /// or not.
+    /// Takes a session that this replica opened. Writing its record began at `began`, and was
+    /// answered or not.
     pub fn handle_opened(
         &mut self,
         session: Uuid,
@@ -471,7 +491,7 @@ impl Ownership {
         self.end(session, epoch, Output::Release { session, epoch });
     }
 
-    /// Takes a session that could not be restored from its record. The directory still names this
+    /// Takes a session that could not be restored from its record. The registry still names this
     /// replica, so the next request for the session takes it over again.
     pub fn handle_not_restored(&mut self, session: Uuid, epoch: u64) {
         if self.held(session) == Some(epoch) {
@@ -479,8 +499,8 @@ impl Ownership {
         }
     }
 
-    /// Takes the answer to [`Output::Release`] or [`Output::Remove`]. The driver may go on trying after
-    /// [`Away`]: the directory names this replica until then, or until its lease ends.
+    /// Takes the answer to [`Output::Release`] or [`Output::Remove`]. The driver may go on trying
+    /// after [`Away`]: the registry names this replica until then, or until its lease ends.
     pub fn handle_ended(&mut self, session: Uuid, epoch: u64, ended: Result<(), Away>) {
         if self
             .ending
@@ -510,7 +530,7 @@ impl Ownership {
         }
     }
 
-    /// Decides about a request that a peer sent here, because the directory named this replica and
+    /// Decides about a request that a peer sent here, because the registry named this replica and
     /// `epoch`.
     pub fn handle_peer_request(&mut self, request: RequestId, session: Uuid, epoch: u64, binding: Binding) {
         match self.held.get(&session) {
@@ -519,8 +539,9 @@ impl Ownership {
                 self.answer(request, decision);
             }
             Some(_) | None => {
-                // An earlier epoch than the directory's is a copy of an earlier owner. Without a copy the
-                // answer to this replica's own take-over was lost, or the peer's route is old.
+                // An earlier epoch than the registry's is a copy of an earlier owner. Without a
+                // copy the answer to this replica's own take-over was lost, or the peer's route is
+                // old.
                 self.drop_copy(session);
                 let origin = Origin::Peer;
                 let waiting = Waiting {
@@ -553,8 +574,8 @@ impl Ownership {
         self.search(session, waiting, attempts, Some(node.clone()));
     }
 
-    /// Forgets where the sessions of a peer are that does not answer. The directory is asked again; it
-    /// alone knows whether the lease has ended.
+    /// Forgets where the sessions of a peer are that does not answer. The registry is asked again;
+    /// it alone knows whether the lease has ended.
     pub fn handle_silent_peer(&mut self, node: &NodeId) {
         self.routes.retain(|_, route| route.owner != *node);
         self.nodes.remove(node);
@@ -615,7 +636,7 @@ impl Ownership {
                 Err(Away) => drop(self.unwritten.insert(session)),
             }
         }
-        // A directory that is away is asked again after the next renewal.
+        // A registry that is away is asked again after the next renewal.
         if is_there {
             self.window = (self.window + 1).min(self.limits.rewrites);
             self.write_again();
@@ -639,14 +660,15 @@ impl Ownership {
         }
     }
 
-    /// Takes no further session over. The lease is renewed until the driver leaves the directory.
+    /// Takes no further session over. The lease is renewed until the driver leaves the registry.
     pub fn handle_drain(&mut self) {
         self.is_draining = true;
     }
 
-    /// Returns whether an operation that began then was done under the lease that lasts now. One that
-    /// began before the join may have been done without a lease: its session had no living owner, and
-    /// another replica may have taken it over since. Such a record is written again, which shows it.
+    /// Returns whether an operation that began then was done under the lease that lasts now. One
+    /// that began before the join may have been done without a lease: its session had no living
+    /// owner, and another replica may have taken it over since. Such a record is written again,
+    /// which shows it.
     fn was_member(&self, began: Duration) -> bool {
         matches!(self.membership, Membership::Member { joined, .. } if began >= joined)
     }
@@ -655,10 +677,10 @@ impl Ownership {
         self.outputs.push_back(Output::Answer { request, decision });
     }
 
-    /// Ends a session here and has the directory follow.
+    /// Ends a session here and has the registry follow.
     fn end(&mut self, session: Uuid, epoch: u64, output: Output) {
         if self.held(session).is_some_and(|held| held != epoch) {
-            // A later copy is here. The directory compares the epoch of the earlier one.
+            // A later copy is here. The registry compares the epoch of the earlier one.
             return self.outputs.push_back(output);
         }
         self.held.remove(&session);
@@ -671,7 +693,7 @@ impl Ownership {
         self.outputs.extend(output);
     }
 
-    /// Has a request wait for the directory.
+    /// Has a request wait for the registry.
     fn search(&mut self, session: Uuid, waiting: Waiting, attempts: u32, unreached: Option<NodeId>) {
         let is_new = !self.searches.contains_key(&session);
         let is_full =
@@ -692,7 +714,8 @@ impl Ownership {
         }
     }
 
-    /// Answers the waiting requests that do not get this session. A search without requests is over.
+    /// Answers the waiting requests whose binding does not fit the record. A search without
+    /// requests is over.
     fn answer_unsuited(&mut self, record: &SessionRecord) {
         let Some(search) = self.searches.get_mut(&record.session) else {
             return;
@@ -720,8 +743,8 @@ impl Ownership {
         search.began = now;
         let seen = located.record.epoch;
         match &located.owner {
-            // The directory has this replica as the owner and the replica has no copy: the answer to its
-            // take-over was lost. Another take-over gives it a fresh epoch.
+            // The registry has this replica as the owner and the replica has no copy: the answer to
+            // its take-over was lost. Another take-over gives it a fresh epoch.
             Owner::Living(node) if node.id != self.node => {
                 if search.unreached.as_ref() == Some(&node.id) {
                     return self.settle(session, &Decision::Refuse(Refusal::OwnerUnreached));
@@ -750,7 +773,8 @@ impl Ownership {
         }
     }
 
-    /// Goes on with a search whose session was not found: a renewal tells whether the directory lost it.
+    /// Goes on with a search whose session was not found: a renewal tells whether the registry lost
+    /// it.
     fn not_found(&mut self, session: Uuid, now: Duration) {
         if now < self.settles || self.membership == Membership::Outside {
             return self.settle(session, &Decision::Refuse(Refusal::Settling));
@@ -916,7 +940,7 @@ mod tests {
     }
 
     #[test]
-    fn own_session_is_served_without_the_directory() {
+    fn own_session_is_served_without_the_registry() {
         let mut machine = joined();
         machine.handle_opened(session(1), 1, binding(), NOW, Ok(()));
         machine.handle_request(7, session(1), binding());
@@ -995,7 +1019,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_that_is_away_refuses_foreign_sessions_alone() {
+    fn registry_that_is_away_refuses_foreign_sessions_alone() {
         let mut machine = joined();
         machine.handle_opened(session(1), 1, binding(), NOW, Ok(()));
         machine.handle_request(1, session(2), binding());
@@ -1077,7 +1101,7 @@ mod tests {
         machine.handle_timeout(NOW + RENEWAL);
         let now = NOW + RENEWAL;
         machine.handle_located(session(1), Ok(Some(gone(1, &b, 4))), now);
-        // The directory did the take-over after the lease had ended and before the join.
+        // The registry did the take-over after the lease had ended and before the join.
         machine.handle_renewed(Ok(Renewed::Unknown), now);
         let later = now + Duration::from_millis(1);
         machine.handle_joined(Ok(()), later);

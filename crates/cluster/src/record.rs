@@ -1,4 +1,5 @@
-//! What the directory stores: nodes and the records of sessions, and the format of a record.
+//! What the registry stores: nodes and the records of sessions, and the format of a record. A
+//! *node* is one run of a replica, from its start to its end.
 //!
 //! A record is JSON with a `version`. A record of another version is an error, never a guess: an
 //! older Rialto must not drop members that a newer one wrote.
@@ -81,7 +82,8 @@ impl NodeId {
         self.0.split_once('/').map_or(&self.0, |(name, _)| name)
     }
 
-    /// Returns a number that names this run in sealed states: the first half of its incarnation.
+    /// Returns the number of this run: the first half of its incarnation. Sealed states, and the
+    /// URLs of the old transport, name a replica by it.
     #[must_use]
     pub fn process(&self) -> u64 {
         let incarnation = self.0.split_once('/').map_or("", |(_, incarnation)| incarnation);
@@ -203,7 +205,9 @@ impl SessionRecord {
         let hello = match (stored.initialize, stored.implicit) {
             (Some(message), None) => Hello::Initialize(message),
             (None, Some(revision)) => Hello::Implicit(revision),
-            (Some(_), Some(_)) | (None, None) => return Err(unreadable("one of two greetings is needed")),
+            (Some(_), Some(_)) | (None, None) => {
+                return Err(unreadable("it must have either `initialize` or `implicit`"));
+            }
         };
         let owner = stored.owner.map(|owner| owner.parse().map_err(unreadable));
         Ok(Self {

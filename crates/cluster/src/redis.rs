@@ -1,4 +1,4 @@
-//! The directory of a fleet, on Valkey or Redis from version 7 on.
+//! The registry of a fleet, on Valkey or Redis from version 7 on.
 //!
 //! Leases and expiry are keys with a time to live, so that the engine's clock alone decides. Every
 //! comparison with a change is one script, which the engine runs as one step.
@@ -10,10 +10,10 @@
 //! | `PREFIX:nodes` | the set of ids that may have a lease |
 //! | `PREFIX:bucket:NAME` | the time up to which a bucket is used; gone when it is full again |
 //! | `PREFIX:held:NAME` | the node that holds a name |
-//! | `PREFIX:places:NAME` | a hash: the places of each node in a pool |
+//! | `PREFIX:places:NAME` | a hash: the slots of each node in a pool |
 //!
-//! The record in `r` is the one of creation. The other members go over those in it, so that a
-//! take-over or a touch does not write the client's greeting again.
+//! The record in `r` is the one of creation. The other fields replace its members of the same name,
+//! so that a take-over or a touch does not write the client's `initialize` again.
 //!
 //! # Limits
 //!
@@ -46,8 +46,8 @@ use self::script::Scripts;
 use crate::error::RegistryError;
 use crate::record::{Node, NodeId, SessionRecord, State, VERSION, WallTime};
 use crate::registry::{
-    Change, Claim, Created, LEASE, Located, NameLease, NodeStatus, Operation, Owner, PlaceAsk, PlaceGrant,
-    Registry, Renewed, TakeOver, TokenAsk, TokenGrant, Touch, Updated,
+    Change, Claim, Created, LEASE, Located, NameLease, NodeStatus, Operation, Owner, Registry, Renewed,
+    SlotDemand, SlotGrant, TakeOver, TokenDemand, TokenGrant, Touch, Updated,
 };
 
 /// The most touches of one script: the engine does nothing else meanwhile, some milliseconds.
@@ -56,9 +56,9 @@ pub const TOUCHES_AT_ONCE: usize = 200;
 /// The most commands that wait for the engine.
 const COMMANDS_AT_ONCE: usize = 4096;
 
-/// How long the places of a pool stay without an ask. Replicas repeat theirs more often
-/// ([`crate::allowance::REPEAT`]); the places of a dead replica end with its lease.
-const PLACES_STAY: Duration = Duration::from_secs(600);
+/// How long the slots of a pool stay without a demand. Replicas repeat theirs more often
+/// ([`crate::allowance::REPEAT_INTERVAL`]); the slots of a dead replica end with its lease.
+const SLOTS_STAY: Duration = Duration::from_secs(600);
 
 /// The longest time to live: an engine refuses one that overflows its clock.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -109,7 +109,7 @@ impl fmt::Debug for RedisSettings {
     }
 }
 
-/// A directory of sessions on an engine that replicas share. Clones use one connection.
+/// The registry of sessions on an engine that replicas share. Clones use one connection.
 #[derive(Clone)]
 pub struct RedisRegistry {
     shared: Arc<Shared>,
@@ -139,7 +139,7 @@ impl fmt::Debug for RedisRegistry {
 type Reply = Vec<Option<Vec<u8>>>;
 
 impl RedisRegistry {
-    /// Connects to the engine and checks that it can serve as a directory: its version, its policy
+    /// Connects to the engine and checks that it can hold the registry: its version, its policy
     /// of eviction, its role, and that its user may run every command that is needed.
     pub async fn connect(settings: &RedisSettings) -> Result<Self, ConnectError> {
         let client = connect::client(settings)?;
@@ -163,7 +163,7 @@ impl RedisRegistry {
         Ok(registry)
     }
 
-    /// Runs one script on a session.
+    /// Runs one script.
     fn run(
         &self,
         script: impl FnOnce(&Scripts) -> &::redis::Script,
@@ -186,7 +186,8 @@ impl RedisRegistry {
     }
 
     fn session_key(&self, session: Uuid) -> String {
-        // The braces keep a session's keys in one slot of an engine in cluster mode.
+        // The braces are a hash tag of Redis. They have no effect here, since an engine in cluster
+        // mode is refused.
         format!("{}:session:{{{session}}}", self.shared.prefix)
     }
 
@@ -202,7 +203,7 @@ impl RedisRegistry {
         format!("{}:held:{name}", self.shared.prefix)
     }
 
-    /// When the directory began, in milliseconds of the engine's clock.
+    /// When the registry began, in milliseconds of the engine's clock.
     fn since_key(&self) -> String {
         format!("{}:since", self.shared.prefix)
     }
@@ -211,7 +212,7 @@ impl RedisRegistry {
         format!("{}:bucket:{bucket}", self.shared.prefix)
     }
 
-    fn places_key(&self, pool: &str) -> String {
+    fn slots_key(&self, pool: &str) -> String {
         format!("{}:places:{pool}", self.shared.prefix)
     }
 
@@ -279,7 +280,7 @@ impl Shared {
 
 impl CommandError {
     /// Returns whether the next command shall have a new connection. After a time-out the path may
-    /// be dead, and a replica that lost its role answers with errors for as long as it is asked.
+    /// be dead. A primary of the engine that was demoted refuses every write on this connection.
     fn spoils_the_connection(&self) -> bool {
         match self {
             Self::Timeout(_) => true,
@@ -615,9 +616,13 @@ impl Registry for RedisRegistry {
         then(removed, updated)
     }
 
-    fn lease_tokens(&self, bucket: &str, ask: TokenAsk) -> Operation<TokenGrant> {
+    fn lease_tokens(&self, bucket: &str, demand: TokenDemand) -> Operation<TokenGrant> {
         let keys = vec![self.bucket_key(bucket)];
-        let arguments = vec![text(ask.per_minute.max(1)), text(ask.want), text(ask.spent)];
+        let arguments = vec![
+            text(demand.per_minute.max(1)),
+            text(demand.want),
+            text(demand.spent),
+        ];
         let leased = self.run(|scripts| &scripts.lease_tokens, keys, arguments);
         then(leased, |reply| {
             let (word, mut members) = Members::of(reply)?;
@@ -632,23 +637,23 @@ impl Registry for RedisRegistry {
         })
     }
 
-    fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant> {
-        let keys = vec![self.places_key(pool)];
+    fn lease_slots(&self, pool: &str, node: &NodeId, demand: SlotDemand) -> Operation<SlotGrant> {
+        let keys = vec![self.slots_key(pool)];
         let arguments = vec![
             text(node),
             text(self.node_prefix()),
-            text(ask.limit),
-            text(ask.held),
-            text(ask.want),
-            millis(PLACES_STAY),
+            text(demand.limit),
+            text(demand.held),
+            text(demand.want),
+            millis(SLOTS_STAY),
         ];
-        let leased = self.run(|scripts| &scripts.lease_places, keys, arguments);
+        let leased = self.run(|scripts| &scripts.lease_slots, keys, arguments);
         then(leased, |reply| {
             let (word, mut members) = Members::of(reply)?;
             if word != "done" {
                 return Err(unexpected(&word));
             }
-            Ok(PlaceGrant {
+            Ok(SlotGrant {
                 granted: members.small()?,
                 before: members.small()?,
                 free: members.small()?,

@@ -1,4 +1,5 @@
-//! The operations of the directory, and what each of them promises.
+//! The operations of the registry, and what each of them promises. An *engine* carries them out: in
+//! memory, in a file, or on Redis.
 //!
 //! # Contract
 //!
@@ -117,7 +118,7 @@ pub enum Updated {
     /// The session has another owner or a higher epoch, which is this one. The caller drops its
     /// copy.
     Superseded(u64),
-    /// The directory has no such session, or only an earlier epoch of it: the session expired, or
+    /// The registry has no such session, or only an earlier epoch of it: the session expired, or
     /// the engine lost it. The owner may write the record again.
     Unknown,
 }
@@ -138,7 +139,7 @@ pub struct Touch {
 /// A bucket holds the tokens of a minute and refills evenly, by the engine's clock. A bucket that
 /// the engine does not know is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TokenAsk {
+pub struct TokenDemand {
     /// How many tokens a minute refills, and the most that the bucket holds; at least 1.
     pub per_minute: u32,
     /// How many are wanted.
@@ -159,12 +160,12 @@ pub struct TokenGrant {
     pub wait: Duration,
 }
 
-/// How many places of a pool a replica has from now on.
+/// How many slots of a pool a replica has from now on.
 ///
-/// The replica states what it wants as a total, so the ask may be repeated after a lost answer.
+/// The replica states what it wants as a total, so the demand may be repeated after a lost answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlaceAsk {
-    /// The places of the pool, for all replicas together.
+pub struct SlotDemand {
+    /// The slots of the pool, for all replicas together.
     pub limit: u32,
     /// What the replica keeps in any case, since it is in use.
     pub held: u32,
@@ -172,9 +173,9 @@ pub struct PlaceAsk {
     pub want: u32,
 }
 
-/// How many places of a pool a replica has.
+/// How many slots of a pool a replica has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlaceGrant {
+pub struct SlotGrant {
     /// The total from now on, until its lease ends.
     pub granted: u32,
     /// What the engine had noted before. Less than the replica believes means that its lease had
@@ -189,12 +190,12 @@ pub struct PlaceGrant {
 pub enum NameLease {
     /// This node has the name, until its lease of it ends.
     Held(NodeId),
-    /// No node has it, but the directory is new: an earlier one may have named a node that still uses
-    /// the name. It is free after this time.
+    /// No node has it, but the registry is new: an earlier one may have named a node that still
+    /// uses the name. It is free after this time.
     Unsettled(Duration),
 }
 
-/// A directory of sessions. See the [module](self) for what all engines promise.
+/// The registry of sessions. See the [module](self) for what all engines promise.
 ///
 /// Records expire after the time `idle` that the last operation on them gave.
 pub trait Registry: Debug + Send + Sync {
@@ -237,21 +238,24 @@ pub trait Registry: Debug + Send + Sync {
 
     /// Takes tokens of a bucket, for requests that this replica admits. After a lost answer the
     /// tokens may be gone: the caller admits nothing for them.
-    fn lease_tokens(&self, bucket: &str, ask: TokenAsk) -> Operation<TokenGrant>;
+    fn lease_tokens(&self, bucket: &str, demand: TokenDemand) -> Operation<TokenGrant>;
 
-    /// Sets how many places of a pool a node has. They end with the lease of the node.
-    fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant>;
+    /// Sets how many slots of a pool a node has. They end with the lease of the node.
+    fn lease_slots(&self, pool: &str, node: &NodeId, demand: SlotDemand) -> Operation<SlotGrant>;
 
-    /// Makes a node the holder of a name for the time `ttl`, unless another node holds it whose lease
-    /// lasts. Returns the holder.
+    /// Makes a node the holder of a name for the time `ttl`, unless another node holds it whose
+    /// lease lasts. Returns the holder. A name stands for what only one replica has, such as a task
+    /// that its server runs (`task:…`).
     fn hold(&self, name: &str, node: &NodeId, ttl: Duration) -> Operation<NodeId>;
 
-    /// Leases a name to a node for [`LEASE`], or renews that lease, unless another node has it. Such a
-    /// lease ends with its own time or by [`Registry::let_go`], and not with the lease of the node.
+    /// Leases a name to a node for [`LEASE`], or renews that lease, unless another node has it.
+    /// Such a lease ends with its own time or by [`Registry::let_go`], and not with the lease of
+    /// the node.
     ///
-    /// `has_it`: an earlier lease of this node lasts for certain. A directory that forgot it gives it
-    /// back at once. A directory that is new gives a name to no other node until every lease of an
-    /// earlier directory has ended. A node must not use a name longer than [`LEASE`] after it asked.
+    /// `has_it`: an earlier lease of this node lasts for certain. A registry that forgot it gives
+    /// it back at once. A registry that is new gives a name to no other node until every lease of
+    /// an earlier registry has ended. A node must not use a name longer than [`LEASE`] after it
+    /// asked.
     fn lease_name(&self, name: &str, node: &NodeId, has_it: bool) -> Operation<NameLease>;
 
     /// Returns the node that holds a name. Its lease may have ended.

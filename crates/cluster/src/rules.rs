@@ -1,4 +1,5 @@
-//! Which claim wins and what is granted: the comparisons that every engine makes in its atomic step.
+//! Which claim wins and what is granted: the comparisons that every engine makes in its atomic
+//! step.
 //!
 //! The engines in memory and in a file call these functions. The scripts of the Redis engine state
 //! the same rules in Lua, and the suite runs on all three.
@@ -6,7 +7,7 @@
 use std::time::Duration;
 
 use crate::record::{NodeId, SessionRecord};
-use crate::registry::{Claim, PlaceAsk, PlaceGrant, TokenAsk, TokenGrant};
+use crate::registry::{Claim, SlotDemand, SlotGrant, TokenDemand, TokenGrant};
 
 const MINUTE: u64 = 60_000_000;
 
@@ -52,18 +53,18 @@ pub(crate) fn may_take_over(stored: &SessionRecord, seen: u64, by: &NodeId, owne
 
 /// Takes tokens of a bucket: the generic cell rate algorithm. `used` is the time up to which the
 /// bucket is used, in microseconds of the engine's clock, as is `now`. Returns the new one.
-pub(crate) fn take_tokens(used: u64, now: u64, ask: TokenAsk) -> (u64, TokenGrant) {
-    let per_minute = u64::from(ask.per_minute.max(1));
+pub(crate) fn take_tokens(used: u64, now: u64, demand: TokenDemand) -> (u64, TokenGrant) {
+    let per_minute = u64::from(demand.per_minute.max(1));
     let cost = |tokens: u64| (tokens * MINUTE).div_ceil(per_minute);
     // A clock that was set back must not close the bucket for longer than a minute.
     let latest = now + 2 * MINUTE;
     let used = used
         .max(now)
-        .saturating_add(cost(u64::from(ask.spent)))
+        .saturating_add(cost(u64::from(demand.spent)))
         .min(latest);
     let room = (now + MINUTE).saturating_sub(used);
     let left = room * per_minute / MINUTE;
-    let granted = left.min(u64::from(ask.want));
+    let granted = left.min(u64::from(demand.want));
     let used = used + cost(granted);
     let left = left - granted;
     let wait = match left {
@@ -79,11 +80,11 @@ pub(crate) fn take_tokens(used: u64, now: u64, ask: TokenAsk) -> (u64, TokenGran
     (used, grant)
 }
 
-/// Sets the places of one node. `others` is the sum over the other living nodes.
-pub(crate) fn set_places(before: u32, others: u32, ask: PlaceAsk) -> PlaceGrant {
-    let room = ask.limit.saturating_sub(others);
-    let granted = ask.held.max(ask.want.min(room));
-    PlaceGrant {
+/// Sets the slots of one node. `others` is the sum over the other living nodes.
+pub(crate) fn set_slots(before: u32, others: u32, demand: SlotDemand) -> SlotGrant {
+    let room = demand.limit.saturating_sub(others);
+    let granted = demand.held.max(demand.want.min(room));
+    SlotGrant {
         granted,
         before,
         free: room.saturating_sub(granted),

@@ -3,28 +3,28 @@
 //!
 //! # Contract
 //!
-//! The driver reports facts with `handle_*`, carries out what [`Singleton::poll_output`] returns, in
-//! that order, and calls [`Singleton::handle_timeout`] at [`Singleton::next_deadline`]. Time is the
-//! replica's own monotonic clock, as an argument.
+//! The driver reports facts with `handle_*`, carries out what [`Singleton::poll_output`] returns,
+//! in that order, and calls [`Singleton::handle_timeout`] at [`Singleton::next_deadline`]. Time is
+//! the replica's own monotonic clock, as an argument.
 //!
-//! - The server runs only while [`Singleton::is_here`]. The driver checks that for each request, since
-//!   a replica that was paused finds its time over before its timer rings.
+//! - The server runs only while [`Singleton::is_here`]. The driver checks that for each request,
+//!   since a replica that was paused finds its time over before its timer rings.
 //! - After [`Output::End`] the driver ends the server within [`END_TIME`], and reports that with
 //!   [`Singleton::handle_ended`].
-//! - Every request gets exactly one [`Output::Answer`]. Every [`Output`] that asks the directory is
-//!   answered by the `handle_*` function of its name, also when the directory did not answer: then
+//! - Every request gets exactly one [`Output::Answer`]. Every [`Output`] that asks the registry is
+//!   answered by the `handle_*` function of its name, also when the registry did not answer: then
 //!   with [`Away`].
 //!
 //! # Fencing
 //!
-//! The directory leases the destination's name to one replica for [`LEASE`], counted from a moment
+//! The registry leases the destination's name to one replica for [`LEASE`], counted from a moment
 //! after the replica asked. The replica counts from the moment at which it asked, and only up to
 //! [`CERTAIN`]. What is left is the time to end the server. So the server has ended before the
-//! directory gives the name to another replica, without any message between the two. Here
-//! consistency comes before availability: a replica that cannot reach the directory ends its server.
+//! registry gives the name to another replica, without any message between the two. Here
+//! consistency comes before availability: a replica that cannot reach the registry ends its server.
 //!
-//! A paused process ends nothing while it is paused. Its server gets no further request, and ends when
-//! the process goes on.
+//! A paused process ends nothing while it is paused. Its server gets no further request, and ends
+//! when the process goes on.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,7 +33,7 @@ use crate::ownership::{Away, Refusal, RequestId};
 use crate::record::NodeId;
 use crate::registry::{LEASE, NameLease, RENEWAL};
 
-/// Returns the name that the directory leases for the server of a destination.
+/// Returns the name that the registry leases for the server of a destination.
 #[must_use]
 pub fn name_of(destination: &str) -> String {
     format!("server:{destination}")
@@ -51,10 +51,10 @@ pub const CERTAIN: Duration = LEASE
 /// The pause after a renewal without an answer.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Requests that wait for the directory, or for the end of the server.
+/// Requests that wait for the registry, or for the end of the server.
 const MAX_WAITING: usize = 1024;
 
-/// How often one request asks the directory.
+/// How often one request asks the registry.
 const MAX_ATTEMPTS: u32 = 4;
 
 /// What to do with a request.
@@ -66,7 +66,7 @@ pub enum Decision {
     There(NodeId),
     /// None does, and this one is ending: a successor starts it.
     Vacant,
-    /// For a request of a peer: not this one. The peer asks the directory again.
+    /// For a request of a peer: not this one. The peer asks the registry again.
     NotHere,
     /// It cannot be decided now; the client may try again.
     Refuse(Refusal),
@@ -134,7 +134,7 @@ pub struct Singleton {
     node: NodeId,
     state: State,
     is_draining: bool,
-    /// Since when the directory is asked.
+    /// Since when the registry is asked.
     asked: Option<Duration>,
     waiting: Vec<Waiting>,
     outputs: VecDeque<Output>,
@@ -212,7 +212,7 @@ impl Singleton {
         }
     }
 
-    /// Decides about a request that a peer sent here, since the directory named this replica, or the
+    /// Decides about a request that a peer sent here, since the registry named this replica, or the
     /// peer is ending and no replica had the server.
     pub fn handle_peer_request(&mut self, request: RequestId, now: Duration) {
         self.handle_timeout(now);

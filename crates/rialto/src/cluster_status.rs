@@ -72,7 +72,7 @@ struct Status {
     placed: Vec<(String, Option<NodeId>)>,
 }
 
-/// Connects as a replica does, which tries every operation, and reads the directory.
+/// Connects as a replica does, which tries every operation, and reads the registry.
 async fn ask(cluster: &ClusterSettings, destinations: Vec<String>) -> Result<Status, String> {
     let settings = RedisSettings {
         prefix: cluster.prefix.clone(),

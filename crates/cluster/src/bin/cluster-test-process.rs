@@ -1,6 +1,6 @@
 //! Development only: the process that `crates/cluster/tests/crash` kills while it writes.
 //!
-//! `cluster-test-process DIRECTORY SEED [SESSIONS LENGTH]` opens the directory of sessions there
+//! `cluster-test-process DIRECTORY SEED [SESSIONS LENGTH]` opens the registry of sessions there
 //! and writes to it, as several tasks at once, until it is killed. It prints `try OPERATION SESSION
 //! EPOCH` before each operation and `done OPERATION SESSION EPOCH` when the operation was answered.
 //! With a number of sessions it creates so many, one after the other, with an `initialize` of that

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{CommandError, RedisRegistry, RedisSettings, Shared};
 use crate::error::RegistryError;
 use crate::record::{Hello, Node, NodeId, SessionRecord, State, WallTime};
-use crate::registry::{Change, PlaceAsk, Registry as _, TokenAsk, Touch};
+use crate::registry::{Change, Registry as _, SlotDemand, TokenDemand, Touch};
 
 /// The first version that is served: `INFO` and the rules of scripts are those of 7.
 const OLDEST: u32 = 7;
@@ -287,21 +287,21 @@ async fn operations(registry: &RedisRegistry) -> Result<(), RegistryError> {
         registry.remove(&claim).await?;
         registry.release(&claim).await?;
     }
-    let ask = TokenAsk {
+    let demand = TokenDemand {
         per_minute: 1,
         want: 0,
         spent: 0,
     };
     registry.lease_name("check", &node.id, true).await?;
     registry.let_go("check", &node.id).await?;
-    registry.lease_tokens("check", ask).await?;
-    let ask = |want| PlaceAsk {
+    registry.lease_tokens("check", demand).await?;
+    let demand = |want| SlotDemand {
         limit: 1,
         held: 0,
         want,
     };
     for want in [1, 0] {
-        registry.lease_places("check", &node.id, ask(want)).await?;
+        registry.lease_slots("check", &node.id, demand(want)).await?;
     }
     registry.leave(&node.id).await
 }

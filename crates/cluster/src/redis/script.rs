@@ -19,7 +19,7 @@ pub(super) struct Scripts {
     pub(super) release: Script,
     pub(super) remove: Script,
     pub(super) lease_tokens: Script,
-    pub(super) lease_places: Script,
+    pub(super) lease_slots: Script,
     pub(super) hold: Script,
     pub(super) lease_name: Script,
     pub(super) holder: Script,
@@ -196,8 +196,8 @@ return {'done', text(granted), text(left), text(wait)}
 ";
 
 /// KEYS: pool. ARGV: node, prefix of the nodes, limit, held, wanted, time to live. Members are
-/// nodes, and their places.
-const LEASE_PLACES: &str = "
+/// nodes, and their slots.
+const LEASE_SLOTS: &str = "
 local members = redis.call('HGETALL', KEYS[1])
 local before, others = 0, 0
 for at = 1, #members, 2 do
@@ -231,7 +231,7 @@ return {'held', ARGV[1]}
 ";
 
 /// KEYS: name, since. ARGV: node, lease, whether the node has it. A clock that went back makes the
-/// directory new.
+/// registry new.
 const LEASE_NAME: &str = "
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return {'held', holder} end
@@ -278,7 +278,7 @@ impl Scripts {
             release: after(STANDING, RELEASE),
             remove: after(STANDING, REMOVE),
             lease_tokens: Script::new(LEASE_TOKENS),
-            lease_places: Script::new(LEASE_PLACES),
+            lease_slots: Script::new(LEASE_SLOTS),
             hold: Script::new(HOLD),
             lease_name: after(MILLIS, LEASE_NAME),
             holder: Script::new(HOLDER),

@@ -1,9 +1,9 @@
-//! The machine alone, and several of them on one directory in random worlds.
+//! The machine alone, and several of them on one registry in random worlds.
 
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::memory::Directory;
+use crate::memory::MemoryEngine;
 
 const NOW: Duration = Duration::from_secs(100);
 
@@ -232,9 +232,9 @@ struct Replica {
     rings: Option<Duration>,
 }
 
-/// What is under way between a replica and the directory.
+/// What is under way between a replica and the registry.
 enum Event {
-    /// The directory acts; the answer is lost or comes later.
+    /// The registry acts; the answer is lost or comes later.
     Act {
         output: Output,
         is_lost: bool,
@@ -251,7 +251,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 struct World {
     random: Random,
     now: Duration,
-    directory: Directory,
+    registry: MemoryEngine,
     replicas: BTreeMap<usize, Replica>,
     events: Vec<(Duration, NodeId, Event)>,
     last_request: RequestId,
@@ -265,7 +265,7 @@ impl World {
         let mut world = Self {
             random: Random(seed),
             now: Duration::from_secs(1000),
-            directory: Directory::default(),
+            registry: MemoryEngine::default(),
             replicas: BTreeMap::new(),
             events: Vec::new(),
             last_request: 0,
@@ -348,7 +348,7 @@ impl World {
     fn step(&mut self) {
         self.now += TICK;
         let now = self.now;
-        self.directory.expire(now);
+        self.registry.expire(now);
         let is_due = |(at, node, _): &mut (Duration, NodeId, Event)| {
             let replica = self.replicas.values().find(|replica| replica.id == *node);
             *at <= now && !replica.is_some_and(|replica| replica.is_paused)
@@ -361,11 +361,11 @@ impl World {
                 Event::Act { output, is_lost } => {
                     let answer = match output {
                         Output::Lease { has_it } => {
-                            Event::Leased(Ok(self.directory.lease_name(now, "one", &node, has_it)))
+                            Event::Leased(Ok(self.registry.lease_name(now, "one", &node, has_it)))
                         }
-                        Output::LookUp => Event::LookedUp(Ok(self.directory.holder(now, "one"))),
+                        Output::LookUp => Event::LookedUp(Ok(self.registry.holder(now, "one"))),
                         Output::LetGo | Output::End | Output::Answer { .. } => {
-                            self.directory.let_go("one", &node);
+                            self.registry.let_go("one", &node);
                             Event::LetGo
                         }
                     };
@@ -417,7 +417,7 @@ impl World {
         let place = self.random.below(3) as usize;
         match self.random.below(400) {
             0 => self.start(place),
-            1 => self.directory = Directory::default(),
+            1 => self.registry = MemoryEngine::default(),
             2 => {
                 // A pause that ends.
                 let pause = self.random.below(400);

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod engine;
-mod places;
 mod random;
 mod real;
+mod slots;
 mod tokens;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::allowance::{Admission, Answer, Places, Tokens};
+use cluster::allowance::{Admission, Answer, Slots, Tokens};
 use cluster::{RedisRegistry, RedisSettings, Registry};
 use testkit::redis::Redis;
 
@@ -43,9 +43,9 @@ async fn three_replicas_at_one_engine_admit_one_limit() {
         now += Duration::from_micros(100);
         let replica = &mut replicas[request as usize % NODES as usize];
         let answer = replica.handle_request(now, NODES);
-        while let Some(ask) = replica.poll_ask(now, NODES) {
+        while let Some(demand) = replica.poll_demand(now, NODES) {
             asks += 1;
-            let grant = registry.lease_tokens("caller", ask).await.unwrap();
+            let grant = registry.lease_tokens("caller", demand).await.unwrap();
             replica.handle_granted(now, grant);
         }
         let admission = match answer {
@@ -77,21 +77,21 @@ async fn places_of_a_replica_whose_lease_ended_return() {
         registry.join(node).await.unwrap();
     }
     let now = Duration::from_secs(1);
-    let mut machine = Places::new(4);
+    let mut machine = Slots::new(4);
     for _ in 0..4 {
         machine.handle_request(now, 2);
     }
-    let ask = machine.poll_ask(now, 2).unwrap();
-    let grant = registry.lease_places("caller", &dying.id, ask).await.unwrap();
+    let demand = machine.poll_demand(now, 2).unwrap();
+    let grant = registry.lease_slots("caller", &dying.id, demand).await.unwrap();
     assert_eq!(grant.granted, 4);
-    let mut machine = Places::new(4);
+    let mut machine = Slots::new(4);
     machine.handle_request(now, 2);
-    let ask = machine.poll_ask(now, 2).unwrap();
-    let refused = registry.lease_places("caller", &living.id, ask).await.unwrap();
+    let demand = machine.poll_demand(now, 2).unwrap();
+    let refused = registry.lease_slots("caller", &living.id, demand).await.unwrap();
     assert_eq!((refused.granted, refused.free), (0, 0));
     redis
         .command(&["DEL", &format!("rialto:node:{}", dying.id)])
         .unwrap();
-    let granted = registry.lease_places("caller", &living.id, ask).await.unwrap();
+    let granted = registry.lease_slots("caller", &living.id, demand).await.unwrap();
     assert_eq!((granted.granted, granted.free), (1, 3));
 }

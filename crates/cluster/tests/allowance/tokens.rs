@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use cluster::allowance::{Admission, Answer, HOLD, Tokens, WAIT};
-use cluster::memory::Directory;
-use cluster::{TokenAsk, TokenGrant};
+use cluster::allowance::{Admission, Answer, ENGINE_WAIT, TOKEN_LIFETIME, Tokens};
+use cluster::memory::MemoryEngine;
+use cluster::{TokenDemand, TokenGrant};
 
 use crate::engine::{COMMAND_TIMEOUT, Events, Manner};
 use crate::random::Random;
@@ -33,8 +33,8 @@ struct Options {
 
 enum Event {
     Arrival,
-    /// The ask of a replica reaches the engine.
-    Ask(usize, u64, TokenAsk),
+    /// The demand of a replica reaches the engine.
+    Ask(usize, u64, TokenDemand),
     /// The answer reaches the replica, or does not.
     Answer(usize, u64, Option<TokenGrant>),
     /// A request of this replica and life has waited for long.
@@ -56,7 +56,7 @@ struct World {
     random: Random,
     events: Events<Event>,
     now: Duration,
-    engine: Directory,
+    engine: MemoryEngine,
     replicas: Vec<Replica>,
     nodes: u32,
     asks: u64,
@@ -75,7 +75,7 @@ impl World {
             random: Random(seed),
             events: Events::new(),
             now: Duration::ZERO,
-            engine: Directory::default(),
+            engine: MemoryEngine::default(),
             replicas: Vec::new(),
             nodes: u32::try_from(options.replicas).unwrap(),
             asks: 0,
@@ -128,7 +128,7 @@ impl World {
                     Answer::Later(id) => {
                         self.replicas[at].waiting.insert(id);
                         let life = self.replicas[at].life;
-                        self.events.add(now + WAIT, Event::Late(at, life, id));
+                        self.events.add(now + ENGINE_WAIT, Event::Late(at, life, id));
                     }
                 }
                 self.drive(at);
@@ -144,8 +144,8 @@ impl World {
                 let pause = self.random.time((self.pause / 2, self.pause * 3 / 2));
                 self.events.add(now + pause, Event::Arrival);
             }
-            Event::Ask(at, number, ask) => {
-                let grant = self.engine.lease_tokens(now, "caller", ask);
+            Event::Ask(at, number, demand) => {
+                let grant = self.engine.lease_tokens(now, "caller", demand);
                 let way = self.options.manner.way(now, &mut self.random);
                 if let Some(way) = way {
                     self.events.add(now + way, Event::Answer(at, number, Some(grant)));
@@ -166,7 +166,7 @@ impl World {
             Event::Late(at, life, id) => {
                 if self.replicas[at].life == life && self.replicas[at].waiting.contains(&id) {
                     self.replicas[at].machine.handle_late(now, self.nodes);
-                    self.events.add(now + WAIT, Event::Late(at, life, id));
+                    self.events.add(now + ENGINE_WAIT, Event::Late(at, life, id));
                     self.drive(at);
                 }
             }
@@ -193,13 +193,13 @@ impl World {
             assert!(self.replicas[at].waiting.remove(&id), "decided twice");
             self.judge(admission);
         }
-        if let Some(ask) = self.replicas[at].machine.poll_ask(now, nodes) {
+        if let Some(demand) = self.replicas[at].machine.poll_demand(now, nodes) {
             assert_eq!(self.replicas[at].asked, None, "two asks at once");
             self.asks += 1;
             let number = self.asks;
             self.replicas[at].asked = Some(number);
             if let Some(way) = self.options.manner.way(now, &mut self.random) {
-                self.events.add(now + way, Event::Ask(at, number, ask));
+                self.events.add(now + way, Event::Ask(at, number, demand));
             }
             self.events
                 .add(now + COMMAND_TIMEOUT, Event::Answer(at, number, None));
@@ -336,5 +336,5 @@ fn most_requests_of_an_active_caller_need_no_round_trip() {
         world.asks
     );
     // Tokens that are not used end.
-    assert!(HOLD * 20 <= MINUTE);
+    assert!(TOKEN_LIFETIME * 20 <= MINUTE);
 }

@@ -1,8 +1,8 @@
-//! The directory of the model, with one rule broken if a test wants it.
+//! The registry of the model, with one rule broken if a test wants it.
 
 use std::time::Duration;
 
-use cluster::memory::Directory;
+use cluster::memory::MemoryEngine;
 use cluster::{
     Change, Claim, Created, Located, Node, NodeId, Renewed, SessionRecord, TakeOver, Updated, WallTime,
 };
@@ -32,7 +32,7 @@ pub(crate) enum Mutation {
     SendsAgain,
 }
 
-/// What a replica asks of the directory.
+/// What a replica asks of the registry.
 #[derive(Debug, Clone)]
 pub(crate) enum Command {
     Join(Node),
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Touch(Claim),
 }
 
-/// What the directory answers.
+/// What the registry answers.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
     Joined,
@@ -58,7 +58,7 @@ pub(crate) enum Reply {
 
 #[derive(Default)]
 pub(crate) struct Engine {
-    directory: Directory,
+    memory: MemoryEngine,
     pub(crate) mutation: Mutation,
 }
 
@@ -66,31 +66,31 @@ impl Engine {
     pub(crate) fn execute(&mut self, now: Duration, command: &Command) -> Reply {
         match command {
             Command::Join(node) => {
-                self.directory.join(now, node);
+                self.memory.join(now, node);
                 Reply::Joined
             }
-            Command::Renew(node) => Reply::Renewed(self.directory.renew(now, node)),
-            Command::LookUp(session) => Reply::Located(self.directory.look_up(now, *session).map(Box::new)),
+            Command::Renew(node) => Reply::Renewed(self.memory.renew(now, node)),
+            Command::LookUp(session) => Reply::Located(self.memory.look_up(now, *session).map(Box::new)),
             Command::TakeOver { session, seen, by } => {
                 Reply::TakeOver(self.take_over(now, *session, *seen, by))
             }
             Command::Create(record) => Reply::Created(self.create(now, record)),
-            Command::Release(claim) => Reply::Released(self.directory.release(now, claim)),
+            Command::Release(claim) => Reply::Released(self.memory.release(now, claim)),
             Command::Touch(claim) => {
                 let touch = Change::Touch(WallTime::from_unix(now.as_secs()));
-                Reply::Touched(self.directory.update(now, claim, touch, IDLE))
+                Reply::Touched(self.memory.update(now, claim, touch, IDLE))
             }
         }
     }
 
     /// Renews as `RenewsEnded` does it: a lease that has ended begins again.
     pub(crate) fn renew_ended(&mut self, now: Duration, node: &Node) -> Reply {
-        self.directory.join(now, node);
+        self.memory.join(now, node);
         Reply::Renewed(Renewed::Renewed)
     }
 
     fn take_over(&mut self, now: Duration, session: Uuid, seen: u64, by: &NodeId) -> TakeOver {
-        let found = self.directory.look_up(now, session);
+        let found = self.memory.look_up(now, session);
         let current = found.as_ref().map(|located| located.record.clone());
         let seen = match (&current, self.mutation) {
             (Some(record), Mutation::NoEpoch) => record.epoch,
@@ -99,35 +99,35 @@ impl Engine {
         if let (Some(record), Mutation::NoLease) = (&current, self.mutation)
             && let Some(owner) = &record.owner
         {
-            self.directory.leave(owner);
+            self.memory.leave(owner);
         }
-        let taken = self.directory.take_over(now, session, seen, by, IDLE);
+        let taken = self.memory.take_over(now, session, seen, by, IDLE);
         if let (TakeOver::Won(record), Mutation::SameEpoch) = (&taken, self.mutation) {
             let mut kept = record.clone();
-            self.directory.remove(now, &record.claim().unwrap());
+            self.memory.remove(now, &record.claim().unwrap());
             kept.epoch -= 1;
-            self.directory.create(now, &kept, IDLE);
+            self.memory.create(now, &kept, IDLE);
             return TakeOver::Won(kept);
         }
         taken
     }
 
     fn create(&mut self, now: Duration, record: &SessionRecord) -> Created {
-        let created = self.directory.create(now, record, IDLE);
+        let created = self.memory.create(now, record, IDLE);
         if let (Created::Exists(located), Mutation::WriteOver) = (&created, self.mutation)
             && let Some(claim) = located.record.claim()
         {
-            self.directory.remove(now, &claim);
-            return self.directory.create(now, record, IDLE);
+            self.memory.remove(now, &claim);
+            return self.memory.create(now, record, IDLE);
         }
         created
     }
 
     pub(crate) fn look_up(&self, now: Duration, session: Uuid) -> Option<Located> {
-        self.directory.look_up(now, session)
+        self.memory.look_up(now, session)
     }
 
     pub(crate) fn lose_everything(&mut self) {
-        self.directory = Directory::default();
+        self.memory = MemoryEngine::default();
     }
 }

@@ -1,4 +1,4 @@
-//! What must hold, checked from what passes the directory and from what runs. It shares no code with it.
+//! What must hold, checked from what passes the registry and from what runs. It shares no code with it.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) struct Judge {
     owners: HashMap<(Uuid, u64), NodeId>,
     servers: HashMap<(Uuid, u64), NodeId>,
     ran: HashSet<u64>,
-    /// After the directory lost everything an epoch can be given twice: only the end counts.
+    /// After the registry lost everything an epoch can be given twice: only the end counts.
     pub(crate) is_lenient: bool,
     pub(crate) served: u64,
     pub(crate) taken: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    /// Looks at one operation at the moment at which the directory does it.
+    /// Looks at one operation at the moment at which the registry does it.
     pub(crate) fn handle_command(&mut self, now: Duration, command: &Command, reply: &Reply) {
         match (command, reply) {
             (Command::Join(node), _) => {

@@ -1,5 +1,5 @@
 //! Several replicas in virtual time: delays, lost answers, deaths, pauses, partitions, drains, and a
-//! directory that loses everything. A judge of its own checks what every replica may rely on.
+//! registry that loses everything. A judge of its own checks what every replica may rely on.
 //!
 //! A seed is a world. `RIALTO_MODEL_SEED` runs one and prints its history.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]

@@ -108,7 +108,7 @@ pub(crate) struct World {
     number: u64,
     engine: Engine,
     replicas: Vec<Replica>,
-    /// Sessions, and whether the directory acknowledged them.
+    /// Sessions, and whether the registry acknowledged them.
     sessions: BTreeMap<Uuid, bool>,
     requests: HashMap<u64, Request>,
     proxied: HashMap<(usize, u64), (usize, NodeId)>,
@@ -335,7 +335,7 @@ impl World {
                 self.after(Duration::from_secs(6), Event::Stop(at));
             }
             _ => {
-                self.print("the directory loses everything".to_owned());
+                self.print("the registry loses everything".to_owned());
                 self.engine.lose_everything();
                 self.judge.handle_loss();
             }
@@ -646,7 +646,7 @@ impl World {
         if is_ended && self.options.mutation == Mutation::RenewsEnded && self.replicas[at].node.id == node {
             reply = self.engine.renew_ended(self.now, &self.replicas[at].node);
         }
-        self.print(format!("the directory: {command:?} -> {reply:?}"));
+        self.print(format!("the registry: {command:?} -> {reply:?}"));
         self.judge.handle_command(self.now, command, &reply);
         if let Some(after) = self.passage(at) {
             let fact = Fact::Reply(number, reply);
@@ -659,7 +659,7 @@ impl World {
         }
     }
 
-    /// Returns how long a message takes between a replica and the directory; `None` if it is lost.
+    /// Returns how long a message takes between a replica and the registry; `None` if it is lost.
     fn passage(&mut self, at: usize) -> Option<Duration> {
         if self.replicas[at].is_cut {
             return None;

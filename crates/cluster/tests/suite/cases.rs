@@ -6,8 +6,8 @@ use std::time::Duration;
 use cluster::record::MAX_RECORD_BYTES;
 use cluster::registry::LEASE;
 use cluster::{
-    Change, Claim, Created, Hello, Located, NameLease, Node, NodeId, Owner, PlaceAsk, PlaceGrant, Registry,
-    RegistryError, Renewed, SessionRecord, State, TakeOver, TokenAsk, TokenGrant, Touch, Updated, WallTime,
+    Change, Claim, Created, Hello, Located, NameLease, Node, NodeId, Owner, Registry, RegistryError, Renewed,
+    SessionRecord, SlotDemand, SlotGrant, State, TakeOver, TokenDemand, TokenGrant, Touch, Updated, WallTime,
 };
 use testkit::PATIENCE;
 use uuid::Uuid;
@@ -666,14 +666,14 @@ where
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-async fn tokens(registry: &Arc<dyn Registry>, bucket: &str, ask: (u32, u32, u32)) -> TokenGrant {
-    let (per_minute, want, spent) = ask;
-    let ask = TokenAsk {
+async fn tokens(registry: &Arc<dyn Registry>, bucket: &str, demand: (u32, u32, u32)) -> TokenGrant {
+    let (per_minute, want, spent) = demand;
+    let demand = TokenDemand {
         per_minute,
         want,
         spent,
     };
-    registry.lease_tokens(bucket, ask).await.unwrap()
+    registry.lease_tokens(bucket, demand).await.unwrap()
 }
 
 pub(crate) async fn bucket_holds_the_tokens_of_a_minute(engine: &mut impl Engine) {
@@ -715,19 +715,19 @@ pub(crate) async fn bucket_refills_by_the_clock_of_the_engine(engine: &mut impl 
     .unwrap();
 }
 
-async fn places(registry: &Arc<dyn Registry>, node: &Node, (held, want): (u32, u32)) -> PlaceGrant {
-    let ask = PlaceAsk { limit: 5, held, want };
-    registry.lease_places("ann", &node.id, ask).await.unwrap()
+async fn slots(registry: &Arc<dyn Registry>, node: &Node, (held, want): (u32, u32)) -> SlotGrant {
+    let demand = SlotDemand { limit: 5, held, want };
+    registry.lease_slots("ann", &node.id, demand).await.unwrap()
 }
 
-/// Joins two nodes. Three of the five places go to the first, two to the second.
+/// Joins two nodes. Three of the five slots go to the first, two to the second.
 async fn two_nodes(registry: &Arc<dyn Registry>) -> (Node, Node) {
     let (a, b) = (node("a"), node("b"));
     registry.join(&a).await.unwrap();
     registry.join(&b).await.unwrap();
-    let of_a = places(registry, &a, (0, 3)).await;
+    let of_a = slots(registry, &a, (0, 3)).await;
     assert_eq!((of_a.granted, of_a.before, of_a.free), (3, 0, 2));
-    let of_b = places(registry, &b, (0, 4)).await;
+    let of_b = slots(registry, &b, (0, 4)).await;
     assert_eq!((of_b.granted, of_b.before, of_b.free), (2, 0, 0));
     (a, b)
 }
@@ -735,16 +735,16 @@ async fn two_nodes(registry: &Arc<dyn Registry>) -> (Node, Node) {
 pub(crate) async fn places_of_all_nodes_are_at_most_the_limit(engine: &mut impl Engine) {
     let registry = engine.registry();
     let (a, b) = two_nodes(&registry).await;
-    // After a lost answer the ask is repeated, and changes nothing.
-    let again = places(&registry, &a, (0, 3)).await;
+    // After a lost answer the demand is repeated, and changes nothing.
+    let again = slots(&registry, &a, (0, 3)).await;
     assert_eq!((again.granted, again.before, again.free), (3, 3, 0));
-    assert_eq!(places(&registry, &a, (3, 5)).await.granted, 3);
-    let given_back = places(&registry, &a, (1, 1)).await;
+    assert_eq!(slots(&registry, &a, (3, 5)).await.granted, 3);
+    let given_back = slots(&registry, &a, (1, 1)).await;
     assert_eq!(
         (given_back.granted, given_back.before, given_back.free),
         (1, 3, 2)
     );
-    assert_eq!(places(&registry, &b, (2, 9)).await.granted, 4);
+    assert_eq!(slots(&registry, &b, (2, 9)).await.granted, 4);
 }
 
 pub(crate) async fn places_of_a_node_end_with_its_lease(engine: &mut impl Engine) {
@@ -754,14 +754,14 @@ pub(crate) async fn places_of_a_node_end_with_its_lease(engine: &mut impl Engine
     engine.end_leases().await;
     let registry = engine.registry();
     registry.join(&b).await.unwrap();
-    assert_eq!(places(&registry, &b, (2, 5)).await.granted, 5);
+    assert_eq!(slots(&registry, &b, (2, 5)).await.granted, 5);
 }
 
 pub(crate) async fn places_of_a_node_that_left_return(engine: &mut impl Engine) {
     let registry = engine.registry();
     let (a, b) = two_nodes(&registry).await;
     registry.leave(&a.id).await.unwrap();
-    assert_eq!(places(&registry, &b, (2, 5)).await.granted, 5);
+    assert_eq!(slots(&registry, &b, (2, 5)).await.granted, 5);
 }
 
 pub(crate) async fn places_in_use_are_noted_again_after_a_loss(engine: &mut impl Engine) {
@@ -773,8 +773,8 @@ pub(crate) async fn places_in_use_are_noted_again_after_a_loss(engine: &mut impl
     for node in [&a, &b] {
         registry.join(node).await.unwrap();
     }
-    assert_eq!(places(&registry, &b, (2, 4)).await.granted, 4);
-    let late = places(&registry, &a, (3, 3)).await;
+    assert_eq!(slots(&registry, &b, (2, 4)).await.granted, 4);
+    let late = slots(&registry, &a, (3, 3)).await;
     assert_eq!((late.granted, late.before, late.free), (3, 0, 0));
-    assert_eq!(places(&registry, &b, (2, 4)).await.granted, 2);
+    assert_eq!(slots(&registry, &b, (2, 4)).await.granted, 2);
 }

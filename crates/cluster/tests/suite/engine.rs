@@ -11,10 +11,10 @@ pub(crate) trait Engine: Sized {
     /// Starts an empty engine.
     async fn start() -> Self;
 
-    /// Returns the directory, as one replica has it.
+    /// Returns the registry, as one replica has it.
     fn registry(&self) -> Arc<dyn Registry>;
 
-    /// Lets more than a lease pass since the directory began, before there are leases.
+    /// Lets more than a lease pass since the registry began, before there are leases.
     async fn grow_old(&mut self);
 
     /// Ends every lease by the engine's clock.
@@ -27,7 +27,7 @@ pub(crate) trait Engine: Sized {
     async fn lose_everything(&mut self);
 }
 
-/// The directory in memory.
+/// The registry in memory.
 pub(crate) struct Memory(MemoryRegistry);
 
 impl Engine for Memory {
@@ -56,7 +56,7 @@ impl Engine for Memory {
     }
 }
 
-/// The directory in a file. Every lease ends with the process, for which opening the file again
+/// The registry in a file. Every lease ends with the process, for which opening the file again
 /// stands.
 pub(crate) struct File {
     directory: tempfile::TempDir,
@@ -100,7 +100,7 @@ impl Engine for File {
     }
 }
 
-/// The directory on a Redis server of its own.
+/// The registry on a Redis server of its own.
 pub(crate) struct Redis {
     server: testkit::redis::Redis,
     registry: RedisRegistry,

@@ -1,4 +1,4 @@
-//! One suite for every engine of the directory: what the contract of `cluster::registry` promises.
+//! One suite for every engine of the registry: what the contract of `cluster::registry` promises.
 //!
 //! A case is a function over an [`Engine`], and `suite!` makes one test of it for each engine.
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cluster::redis::{ConnectError, RedisRegistry, RedisSettings};
-use cluster::{Created, PlaceAsk, Registry as _, RegistryError, Renewed, TokenAsk, Updated};
+use cluster::{Created, Registry as _, RegistryError, Renewed, SlotDemand, TokenDemand, Updated};
 use testkit::redis::Redis;
 use testkit::upstream::CertificateAuthority;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -414,22 +414,22 @@ async fn limit_whose_key_holds_something_else_is_refused_and_the_key_stays() {
     redis.command(&["HSET", "rialto:bucket:ann", "a", "b"]).unwrap();
     redis.command(&["SET", "rialto:places:ann", "text"]).unwrap();
     redis.command(&["SET", "rialto:bucket:bob", "text"]).unwrap();
-    let ask = TokenAsk {
+    let demand = TokenDemand {
         per_minute: 60,
         want: 1,
         spent: 0,
     };
     for bucket in ["ann", "bob"] {
-        let error = registry.lease_tokens(bucket, ask).await.unwrap_err();
+        let error = registry.lease_tokens(bucket, demand).await.unwrap_err();
         assert!(matches!(error, RegistryError::Refused(_)), "{error}");
     }
-    let ask = PlaceAsk {
+    let demand = SlotDemand {
         limit: 5,
         held: 0,
         want: 1,
     };
     let error = registry
-        .lease_places("ann", &node("a").id, ask)
+        .lease_slots("ann", &node("a").id, demand)
         .await
         .unwrap_err();
     assert!(matches!(error, RegistryError::Refused(_)), "{error}");

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use aws_lc_rs::digest;
-use cluster::allowance::{Admission, Answer, Places, Tokens, WAIT, WaitId};
-use cluster::{NodeId, PlaceAsk, Registry, TokenAsk};
+use cluster::allowance::{Admission, Answer, ENGINE_WAIT, Slots, Tokens, WaitId};
+use cluster::{NodeId, Registry, SlotDemand, TokenDemand};
 use parking_lot::Mutex;
 use protocol::time::Moment;
 use tokio::runtime::Handle;
@@ -39,7 +39,7 @@ struct Shared {
     clock: Clock,
     /// The replicas that lived when they were counted last.
     nodes: AtomicU32,
-    /// The engine had lost places of this replica.
+    /// The engine had lost slots of this replica.
     is_lost: AtomicBool,
 }
 
@@ -78,19 +78,19 @@ impl FleetAccount {
     }
 }
 
-/// Places of a session or a call, each given back when this is dropped.
+/// Slots of a session or a call, each given back when this is dropped.
 #[derive(Debug, Default)]
-pub(super) struct FleetPlaces {
+pub(super) struct FleetSlots {
     /// Held for its effect at the end.
-    of_caller: Option<FleetPlace>,
-    of_destination: Option<FleetPlace>,
+    of_caller: Option<FleetSlot>,
+    of_destination: Option<FleetSlot>,
 }
 
-/// A place that all replicas count.
+/// A slot that all replicas count.
 #[derive(Debug)]
-struct FleetPlace(Arc<Pool>);
+struct FleetSlot(Arc<Pool>);
 
-impl Drop for FleetPlace {
+impl Drop for FleetSlot {
     fn drop(&mut self) {
         self.0.act(|machine, _, nodes| machine.handle_released(nodes));
     }
@@ -157,33 +157,33 @@ impl FleetLimits {
             })
     }
 
-    /// Takes a place for a call.
-    pub(super) async fn call(&self, account: &FleetAccount) -> Result<FleetPlaces, Refusal> {
-        let mut places = FleetPlaces::default();
+    /// Takes a slot for a call.
+    pub(super) async fn call(&self, account: &FleetAccount) -> Result<FleetSlots, Refusal> {
+        let mut slots = FleetSlots::default();
         if let (Some(pool), Some(limit)) = (&account.calls, self.calls) {
-            let place = pool.take().await;
-            places.of_caller = Some(place.ok_or(Refusal::TooManyCallsOfCaller { limit })?);
+            let slot = pool.take().await;
+            slots.of_caller = Some(slot.ok_or(Refusal::TooManyCallsOfCaller { limit })?);
         }
-        Ok(places)
+        Ok(slots)
     }
 
-    /// Takes places for a session: of its caller, and of its destination.
+    /// Takes slots for a session: of its caller, and of its destination.
     pub(super) async fn session(
         &self,
         account: Option<&FleetAccount>,
         (destination, limit): (&str, usize),
-    ) -> Result<FleetPlaces, Refusal> {
-        let mut places = FleetPlaces::default();
+    ) -> Result<FleetSlots, Refusal> {
+        let mut slots = FleetSlots::default();
         if let (Some(pool), Some(limit)) = (
             account.and_then(|account| account.sessions.as_ref()),
             self.sessions,
         ) {
-            let place = pool.take().await;
-            places.of_caller = Some(place.ok_or(Refusal::TooManySessionsOfCaller { limit })?);
+            let slot = pool.take().await;
+            slots.of_caller = Some(slot.ok_or(Refusal::TooManySessionsOfCaller { limit })?);
         }
-        let place = self.destination(destination, limit).take().await;
-        places.of_destination = Some(place.ok_or(Refusal::TooManySessions { limit })?);
-        Ok(places)
+        let slot = self.destination(destination, limit).take().await;
+        slots.of_destination = Some(slot.ok_or(Refusal::TooManySessions { limit })?);
+        Ok(slots)
     }
 
     /// Returns the pool of a destination. One whose limit was changed by a reload has a new pool.
@@ -198,7 +198,7 @@ impl FleetLimits {
         pool
     }
 
-    /// Returns unused places to the engine, repeats the others, and counts the replicas. Called
+    /// Returns unused slots to the engine, repeats the others, and counts the replicas. Called
     /// about once a second.
     pub(super) fn tick(&self, now: Moment, accounts: &[Arc<FleetAccount>]) {
         let is_lost = self.shared.is_lost.swap(false, Relaxed);
@@ -261,7 +261,9 @@ impl Bucket {
             Ok(admission) => admission,
             Err(decided) => {
                 let late = || self.act(|state, now, nodes| state.machine.handle_late(now, nodes));
-                decision(decided, late).await.unwrap_or(Admission::Refused(WAIT))
+                decision(decided, late)
+                    .await
+                    .unwrap_or(Admission::Refused(ENGINE_WAIT))
             }
         };
         match admission {
@@ -292,8 +294,8 @@ impl Bucket {
         while let Some((id, admission)) = state.machine.poll_decision() {
             decided.extend(state.waiting.remove(&id).map(|waits| (waits, admission)));
         }
-        let ask = match Handle::try_current() {
-            Ok(_) => state.machine.poll_ask(now, nodes),
+        let demand = match Handle::try_current() {
+            Ok(_) => state.machine.poll_demand(now, nodes),
             // The process ends.
             Err(_) => None,
         };
@@ -304,16 +306,16 @@ impl Bucket {
             // If its client has gone, the token is lost: it could not be used for long anyway.
             let _ = waits.send(admission);
         }
-        if let Some(ask) = ask {
-            self.send(ask);
+        if let Some(demand) = demand {
+            self.send(demand);
         }
         result
     }
 
-    fn send(self: &Arc<Self>, ask: TokenAsk) {
+    fn send(self: &Arc<Self>, demand: TokenDemand) {
         let bucket = Arc::clone(self);
         tasks::spawn("limit", async move {
-            let granted = bucket.shared.registry.lease_tokens(&bucket.name, ask).await;
+            let granted = bucket.shared.registry.lease_tokens(&bucket.name, demand).await;
             bucket.act(|state, now, nodes| match granted {
                 Ok(grant) => state.machine.handle_granted(now, grant),
                 Err(error) => {
@@ -325,7 +327,7 @@ impl Bucket {
     }
 }
 
-/// The places of one pool.
+/// The slots of one pool.
 #[derive(Debug)]
 struct Pool {
     shared: Arc<Shared>,
@@ -338,8 +340,8 @@ struct Pool {
 
 #[derive(Debug)]
 struct PoolState {
-    machine: Places,
-    waiting: HashMap<WaitId, oneshot::Sender<Option<FleetPlace>>>,
+    machine: Slots,
+    waiting: HashMap<WaitId, oneshot::Sender<Option<FleetSlot>>>,
 }
 
 impl Pool {
@@ -349,15 +351,15 @@ impl Pool {
             name,
             limit,
             state: Mutex::new(PoolState {
-                machine: Places::new(limit),
+                machine: Slots::new(limit),
                 waiting: HashMap::new(),
             }),
             is_idle: AtomicBool::new(true),
         })
     }
 
-    /// Returns a place, unless all are taken.
-    async fn take(self: &Arc<Self>) -> Option<FleetPlace> {
+    /// Returns a slot, unless all are taken.
+    async fn take(self: &Arc<Self>) -> Option<FleetSlot> {
         let answer = self.act_on(
             |state, now, nodes| match state.machine.handle_request(now, nodes) {
                 Answer::Now(admission) => Ok(admission),
@@ -369,7 +371,7 @@ impl Pool {
             },
         );
         match answer {
-            Ok(Admission::Admitted) => Some(FleetPlace(Arc::clone(self))),
+            Ok(Admission::Admitted) => Some(FleetSlot(Arc::clone(self))),
             Ok(Admission::Refused(_)) => None,
             Err(decided) => {
                 let late = || self.act(|machine, now, nodes| machine.handle_late(now, nodes));
@@ -378,7 +380,7 @@ impl Pool {
         }
     }
 
-    fn act(self: &Arc<Self>, act: impl FnOnce(&mut Places, Duration, u32)) {
+    fn act(self: &Arc<Self>, act: impl FnOnce(&mut Slots, Duration, u32)) {
         self.act_on(|state, now, nodes| act(&mut state.machine, now, nodes));
     }
 
@@ -389,35 +391,38 @@ impl Pool {
         let mut state = self.state.lock();
         let result = act(&mut state, now, nodes);
         while let Some((id, admission)) = state.machine.poll_decision() {
-            // A place whose request has gone is given back, by being dropped below.
-            let place = match admission {
-                Admission::Admitted => Some(FleetPlace(Arc::clone(self))),
+            // A slot whose request has gone is given back, by being dropped below.
+            let slot = match admission {
+                Admission::Admitted => Some(FleetSlot(Arc::clone(self))),
                 Admission::Refused(_) => None,
             };
-            decided.push((state.waiting.remove(&id), place));
+            decided.push((state.waiting.remove(&id), slot));
         }
-        let ask = match Handle::try_current() {
-            Ok(_) => state.machine.poll_ask(now, nodes),
+        let demand = match Handle::try_current() {
+            Ok(_) => state.machine.poll_demand(now, nodes),
             Err(_) => None,
         };
         self.is_idle.store(state.machine.is_idle(), Relaxed);
         drop(state);
-        for (waits, place) in decided {
+        for (waits, slot) in decided {
             if let Some(waits) = waits {
-                drop(waits.send(place));
+                drop(waits.send(slot));
             }
         }
-        if let Some(ask) = ask {
-            self.send(ask);
+        if let Some(demand) = demand {
+            self.send(demand);
         }
         result
     }
 
-    fn send(self: &Arc<Self>, ask: PlaceAsk) {
+    fn send(self: &Arc<Self>, demand: SlotDemand) {
         let pool = Arc::clone(self);
         tasks::spawn("limit", async move {
             let shared = &pool.shared;
-            let granted = shared.registry.lease_places(&pool.name, &shared.node, ask).await;
+            let granted = shared
+                .registry
+                .lease_slots(&pool.name, &shared.node, demand)
+                .await;
             pool.act(|machine, now, nodes| match granted {
                 Ok(grant) => {
                     if machine.handle_granted(now, grant) {
@@ -433,11 +438,11 @@ impl Pool {
     }
 }
 
-/// Waits for a decision. `late` reports each [`WAIT`] that is over: the machine then decides by the
-/// share, unless the engine was asked a short time ago.
+/// Waits for a decision. `late` reports each [`ENGINE_WAIT`] that is over: the machine then decides
+/// by the share, unless the engine was asked a short time ago.
 async fn decision<T>(mut decided: oneshot::Receiver<T>, late: impl Fn()) -> Option<T> {
     loop {
-        match tokio::time::timeout(WAIT, &mut decided).await {
+        match tokio::time::timeout(ENGINE_WAIT, &mut decided).await {
             Ok(decided) => return decided.ok(),
             Err(_) => late(),
         }
@@ -548,7 +553,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn place_that_a_call_gives_back_is_free_on_another_replica() {
+    async fn slot_that_a_call_gives_back_is_free_on_another_replica() {
         let settings = LimitSettings {
             calls_per_principal: Some(2),
             ..LimitSettings::default()
@@ -561,7 +566,7 @@ mod tests {
         );
         assert_eq!(other.calls(), 0, "a refused call holds nothing");
         drop(first);
-        testkit::poll_until("the place is free", testkit::PATIENCE, async || {
+        testkit::poll_until("the slot is free", testkit::PATIENCE, async || {
             Ok::<_, Refusal>(call(&other).await.ok())
         })
         .await
@@ -591,10 +596,10 @@ mod tests {
             ..LimitSettings::default()
         };
         let [one, other] = replicas(settings).await;
-        // The ask is under way when the request is dropped.
+        // The demand is under way when the request is dropped.
         let dropped = tokio::time::timeout(Duration::ZERO, call(&one)).await;
         drop(dropped);
-        testkit::poll_until("the place is free", testkit::PATIENCE, async || {
+        testkit::poll_until("the slot is free", testkit::PATIENCE, async || {
             Ok::<_, Refusal>(call(&other).await.ok())
         })
         .await
@@ -602,7 +607,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn caller_without_state_is_forgotten_when_its_places_are_given_back() {
+    async fn caller_without_state_is_forgotten_when_its_slots_are_given_back() {
         let settings = LimitSettings {
             calls_per_principal: Some(100),
             requests_per_minute: Some(100),

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use protocol::exchange::Principal;
 use protocol::time::Moment;
 
-use super::fleet_limits::{FleetAccount, FleetLimits, FleetPlaces};
+use super::fleet_limits::{FleetAccount, FleetLimits, FleetSlots};
 use super::rate::{Allowance, Rate};
 use crate::clock::Clock;
 use crate::reply::Refusal;
@@ -103,7 +103,7 @@ pub(crate) struct Permit {
     in_all: Arc<AtomicUsize>,
     of_caller: Option<Arc<AtomicUsize>>,
     /// Held for its effect at the end.
-    fleet: Option<Box<FleetPlaces>>,
+    fleet: Option<Box<FleetSlots>>,
 }
 
 impl Drop for Permit {

@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicBool;
 
 use cluster::registry::{
-    Change, Located, NameLease, NodeStatus, PlaceAsk, PlaceGrant, Renewed, TakeOver, TokenAsk, TokenGrant,
-    Touch, Updated,
+    Change, Located, NameLease, NodeStatus, Renewed, SlotDemand, SlotGrant, TakeOver, TokenDemand,
+    TokenGrant, Touch, Updated,
 };
 
 use super::*;
@@ -63,11 +63,11 @@ impl Registry for Outage {
     fn remove(&self, claim: &Claim) -> Operation<Updated> {
         self.pass(self.registry.remove(claim))
     }
-    fn lease_tokens(&self, bucket: &str, ask: TokenAsk) -> Operation<TokenGrant> {
-        self.pass(self.registry.lease_tokens(bucket, ask))
+    fn lease_tokens(&self, bucket: &str, demand: TokenDemand) -> Operation<TokenGrant> {
+        self.pass(self.registry.lease_tokens(bucket, demand))
     }
-    fn lease_places(&self, pool: &str, node: &NodeId, ask: PlaceAsk) -> Operation<PlaceGrant> {
-        self.pass(self.registry.lease_places(pool, node, ask))
+    fn lease_slots(&self, pool: &str, node: &NodeId, demand: SlotDemand) -> Operation<SlotGrant> {
+        self.pass(self.registry.lease_slots(pool, node, demand))
     }
     fn hold(&self, name: &str, node: &NodeId, ttl: Duration) -> Operation<NodeId> {
         self.pass(self.registry.hold(name, node, ttl))

@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use cluster::allowance::{Admission, Answer, Places, WAIT};
-use cluster::memory::Directory;
+use cluster::allowance::{Admission, Answer, ENGINE_WAIT, Slots};
+use cluster::memory::MemoryEngine;
 use cluster::registry::{LEASE, RENEWAL};
-use cluster::{Node, PlaceAsk, PlaceGrant};
+use cluster::{Node, SlotDemand, SlotGrant};
 
 use crate::engine::{COMMAND_TIMEOUT, Events, Manner, node};
 use crate::random::Random;
@@ -26,8 +26,8 @@ enum Event {
     Arrival,
     /// A call of this replica and life ends.
     End(usize, u64),
-    Ask(usize, u64, PlaceAsk),
-    Answer(usize, u64, Option<PlaceGrant>),
+    Ask(usize, u64, SlotDemand),
+    Answer(usize, u64, Option<SlotGrant>),
     Late(usize, u64, u64),
     Death,
     Renewal,
@@ -36,7 +36,7 @@ enum Event {
 
 struct Replica {
     node: Node,
-    machine: Places,
+    machine: Slots,
     asked: Option<u64>,
     waiting: HashSet<u64>,
     life: u64,
@@ -48,7 +48,7 @@ struct World {
     random: Random,
     events: Events<Event>,
     now: Duration,
-    engine: Directory,
+    engine: MemoryEngine,
     replicas: Vec<Replica>,
     asks: u64,
     lives: u64,
@@ -57,7 +57,7 @@ struct World {
     refused: u64,
     /// Refused while fewer than three quarters were in use.
     wrongly: u64,
-    /// Places in use, over time from the thirtieth second on.
+    /// Slots in use, over time from the thirtieth second on.
     used: (Duration, f64),
 }
 
@@ -68,7 +68,7 @@ impl World {
             random: Random(seed),
             events: Events::new(),
             now: Duration::ZERO,
-            engine: Directory::default(),
+            engine: MemoryEngine::default(),
             replicas: Vec::new(),
             asks: 0,
             lives: 0,
@@ -97,7 +97,7 @@ impl World {
         self.engine.join(self.now, &node);
         Replica {
             node,
-            machine: Places::new(self.options.limit),
+            machine: Slots::new(self.options.limit),
             asked: None,
             waiting: HashSet::new(),
             life: self.lives,
@@ -138,7 +138,7 @@ impl World {
                     Answer::Later(id) => {
                         let life = self.replicas[at].life;
                         self.replicas[at].waiting.insert(id);
-                        self.events.add(now + WAIT, Event::Late(at, life, id));
+                        self.events.add(now + ENGINE_WAIT, Event::Late(at, life, id));
                     }
                 }
                 self.drive(at);
@@ -154,12 +154,12 @@ impl World {
                     self.drive(at);
                 }
             }
-            Event::Ask(at, number, ask) => {
-                // The ask of a replica that died meanwhile has its effect all the same.
+            Event::Ask(at, number, demand) => {
+                // The demand of a replica that died meanwhile has its effect all the same.
                 let replica = &self.replicas[at];
                 if replica.asked == Some(number) {
                     let id = replica.node.id.clone();
-                    let grant = self.engine.lease_places(now, "caller", &id, ask);
+                    let grant = self.engine.lease_slots(now, "caller", &id, demand);
                     if let Some(way) = self.options.manner.way(now, &mut self.random) {
                         self.events.add(now + way, Event::Answer(at, number, Some(grant)));
                     }
@@ -181,7 +181,7 @@ impl World {
                 let replica = &mut self.replicas[at];
                 if replica.life == life && replica.waiting.contains(&id) {
                     replica.machine.handle_late(now, nodes);
-                    self.events.add(now + WAIT, Event::Late(at, life, id));
+                    self.events.add(now + ENGINE_WAIT, Event::Late(at, life, id));
                     self.drive(at);
                 }
             }
@@ -213,13 +213,13 @@ impl World {
             assert!(self.replicas[at].waiting.remove(&id), "decided twice");
             self.judge(at, admission);
         }
-        if let Some(ask) = self.replicas[at].machine.poll_ask(now, nodes) {
+        if let Some(demand) = self.replicas[at].machine.poll_demand(now, nodes) {
             assert_eq!(self.replicas[at].asked, None, "two asks at once");
             self.asks += 1;
             let number = self.asks;
             self.replicas[at].asked = Some(number);
             if let Some(way) = self.options.manner.way(now, &mut self.random) {
-                self.events.add(now + way, Event::Ask(at, number, ask));
+                self.events.add(now + way, Event::Ask(at, number, demand));
             }
             self.events
                 .add(now + COMMAND_TIMEOUT, Event::Answer(at, number, None));
@@ -265,7 +265,7 @@ fn worlds(manners: &[Manner], has_deaths: &[bool], pause: impl Fn(u32) -> Durati
     (0_u64..).zip(all).collect()
 }
 
-/// Twice as many calls as there are places.
+/// Twice as many calls as there are slots.
 fn full(limit: u32) -> Duration {
     Duration::from_millis(1100) / limit
 }
@@ -277,7 +277,7 @@ fn places_of_all_replicas_are_never_above_the_limit_and_are_used() {
         world.run(Duration::from_secs(90));
         assert!(world.most <= options.limit, "{seed} {options:?}: {}", world.most);
         let used = world.used.1 / world.used.0.as_secs_f64() / f64::from(options.limit);
-        // A place stands empty between two calls; and the places of a dead replica return when its
+        // A slot stands empty between two calls; and the slots of a dead replica return when its
         // lease has ended.
         if options.manner == Manner::Fast && !options.has_deaths {
             assert!(used >= 0.9 || options.limit < 16, "{seed} {options:?}: {used}");
@@ -288,7 +288,7 @@ fn places_of_all_replicas_are_never_above_the_limit_and_are_used() {
 
 #[test]
 fn call_below_three_quarters_of_the_limit_is_never_refused() {
-    // A third of the places.
+    // A third of the slots.
     let calm = |limit: u32| Duration::from_millis(6600) / limit;
     for (seed, options) in worlds(&[Manner::Fast, Manner::Slow], &[false], calm) {
         let mut world = World::new(seed, options);
