@@ -216,8 +216,8 @@ impl Endpoint {
         server.is_some_and(|server| !server.place().is_here(now))
     }
 
-    /// Ends the server and everything that is open at it: from now on it may run on another replica.
-    /// Sessions go on there; calls that are open may have run.
+    /// Ends the server and everything that is open at it: from now on it may run on another
+    /// replica. Sessions go on there; calls that are open may have run.
     pub(crate) fn leave_place(&self) {
         let instances = self.upstream.remove_instances();
         for instance in &instances {

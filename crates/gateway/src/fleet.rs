@@ -64,7 +64,8 @@ impl Wanted<'_> {
     }
 }
 
-/// Where a request is served.
+/// Where a request for a session is served. [`Placed`] is where the one server of a destination
+/// runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Here. A session that is not in the map is restored ([`Fleet::take_record`]).
@@ -121,8 +122,8 @@ pub(crate) trait LocalSessions: Send + Sync {
     /// process's.
     fn drop_copy(&self, session: Uuid, epoch: u64);
 
-    /// Ends the one server of a destination at once, and what is open at it. The future ends when the
-    /// server has.
+    /// Ends the one server of a destination at once, and what is open at it. The future ends when
+    /// the server has.
     fn end_server(&self, destination: &str) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 

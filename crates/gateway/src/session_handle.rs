@@ -167,7 +167,8 @@ impl SessionHandle {
         let _ = self.record.set(Box::new(record));
     }
 
-    /// Returns the handle of the session's record; `None` for a session that ends with this process.
+    /// Returns the handle of the session's record; `None` for a session that ends with this
+    /// process.
     pub(crate) fn kept(&self) -> Option<&RecordHandle> {
         self.record.get().map(|record| &**record)
     }
@@ -326,8 +327,8 @@ impl SessionHandle {
         self.end_if(|_| true);
     }
 
-    /// Ends the session at this replica, where it is not known what became of the calls that are open:
-    /// they fail so.
+    /// Ends the session at this replica, where it is not known what became of the calls that are
+    /// open: they fail so.
     pub(crate) fn end_lost(&self) {
         let now = self.clock.now();
         // Under one lock, so that no call comes between.

@@ -200,8 +200,8 @@ impl Upstream {
         }
     }
 
-    /// Returns whether the server is started before the first client comes. The one server of a fleet
-    /// starts where the first request is.
+    /// Returns whether the server is started before the first client comes. The one server of a
+    /// fleet starts where the first request is.
     fn starts_eagerly(&self) -> bool {
         if self.place.is_some() {
             return false;

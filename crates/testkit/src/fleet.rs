@@ -1,8 +1,8 @@
 //! Several replicas of Rialto with one engine, and a balancer in front that knows no session.
 //!
 //! Each replica reaches the engine through a link of its own, and the other replicas reach it
-//! through another one, so that a test can delay or cut each road alone. All servers behind all
-//! replicas write one journal: what ran twice, ran twice there.
+//! through another one, so that a test can delay or cut each link alone. All servers behind all
+//! replicas write one journal: a tool that ran twice is there twice.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -113,7 +113,7 @@ pub struct Fleet {
     base: TempDir,
 }
 
-/// One place of a fleet. The Rialto in it may be down, or be started again.
+/// One replica of a fleet, by its number. Its Rialto may be down, or be started again.
 #[derive(Debug)]
 pub struct Replica {
     name: String,
@@ -121,7 +121,7 @@ pub struct Replica {
     is_paused: bool,
     engine_link: Link,
     peer_link: Option<Link>,
-    /// The wall clock of this replica, for one that is wrong.
+    /// Variables that its Rialto is started with, such as those of a wrong wall clock.
     env: Vec<(String, String)>,
 }
 
@@ -158,7 +158,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Returns a place whose Rialto is not started.
+    /// Returns a replica whose Rialto is not started.
     fn place(&self, number: usize) -> Result<Replica> {
         let engine = SocketAddr::from(([127, 0, 0, 1], self.engine.port()));
         let peer_link = self.config.has_peer_links.then(Link::start).transpose()?;

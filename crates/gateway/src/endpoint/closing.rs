@@ -55,7 +55,7 @@ pub(super) enum SessionEnd {
     Final,
     /// Its record stays: another process, or the next endpoint of this name, may restore it.
     HandedOver,
-    /// The same, while calls are open whose outcome is not known.
+    /// As `HandedOver`, but at once: open calls end with `owner_lost`, since they may have run.
     Lost,
     /// Another replica has it, and its record.
     Superseded,

@@ -683,7 +683,7 @@ impl RequestContext<'_> {
     pub(super) fn refuse(&self, http_method: &str, refused: &RefusedRequest) -> Response<Body> {
         let misdirected = RefusedRequest::from(Refusal::OwnerUnreached);
         let refused = match (&refused.refusal, self.forwarded) {
-            // Only a replica that sent a request on can send it elsewhere.
+            // Only a replica that forwarded a request can forward it elsewhere.
             (Refusal::NotOwner, None) => &RefusedRequest {
                 message: refused.message.clone(),
                 request_bytes: refused.request_bytes,

@@ -17,14 +17,15 @@ use crate::seal;
 /// Whether a request needs what is open here, or opens something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
-    /// A session, a call or a stream that this replica has.
+    /// It needs a session, a call or a stream that this replica has.
     OpenHere,
+    /// It needs the server alone, wherever that runs: it opens something.
     Anything,
 }
 
 impl RequestContext<'_> {
-    /// Lets the replica answer that runs the one server of this destination. `None`: it is this one,
-    /// or every replica has its own server.
+    /// Lets the replica answer that runs the one server of this destination. `None`: it is this
+    /// one, or every replica has its own server.
     pub(super) async fn forward_placed(
         &self,
         needs: Needs,

@@ -1,4 +1,4 @@
-//! A road between two processes that a test can delay, silence and cut.
+//! A TCP proxy between two processes, which a test can delay, silence and cut.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
