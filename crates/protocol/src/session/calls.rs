@@ -284,8 +284,9 @@ impl Calls {
         Some(stream.log.push(now, data(), Audience::All, keep))
     }
 
-    /// Takes a call out that has its answer, for [`Calls::complete`].
+    /// Takes a call out that gets its answer, for [`Calls::complete`]. One that has an answer keeps it.
     pub(super) fn take(&mut self, call: CallKey) -> Option<Box<OpenCall>> {
+        self.open.get(&call).filter(|open| open.is_unanswered())?;
         self.open.remove(&call)
     }
 

@@ -1,7 +1,10 @@
 //! Gateways that share a registry in memory: what becomes of their sessions.
 
+use bytes::Bytes;
 use http::HeaderMap;
-use protocol::exchange::Principal;
+use protocol::exchange::{Failure, Principal};
+use protocol::message::Message;
+use protocol::session::Accepts;
 use protocol::version::Version;
 
 use super::*;
@@ -9,7 +12,7 @@ use crate::endpoint::{Endpoint, SessionOpen};
 use crate::fixture;
 use crate::gateway::Gateway;
 use crate::guard::limits::Limiter;
-use crate::session_handle::SessionHandle;
+use crate::session_handle::{Acceptance, Answered, SessionHandle};
 
 /// A gateway whose fleet runs.
 struct Running {
@@ -82,6 +85,23 @@ async fn copy_of_a_session_that_was_taken_over_ends_and_its_record_stays() {
     assert!(other.has(session));
     let located = registry.look_up(session).await.unwrap().unwrap();
     assert_eq!(located.record.owner, Some(other.fleet.node().id.clone()));
+}
+
+#[tokio::test]
+async fn call_that_meets_a_copy_while_it_ends_is_lost_and_not_ended_by_its_client() {
+    let registry = MemoryRegistry::new();
+    let one = Running::start(&registry, "one").await;
+    let (session, handle) = one.open().await;
+    let text = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a"}}"#;
+    let message = Message::scan(Bytes::from_static(text.as_bytes())).unwrap();
+    let Ok(Acceptance::Call(call)) = handle.take(message, Accepts::Json, None) else {
+        panic!("a call is taken");
+    };
+    assert!(one.endpoint.drop_copy(session, 1));
+    let Answered::Complete { failure, .. } = handle.answer(call).await else {
+        panic!("its client reads no events");
+    };
+    assert_eq!(failure, Some(Failure::OwnerLost));
 }
 
 #[tokio::test]
