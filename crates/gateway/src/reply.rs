@@ -449,7 +449,8 @@ impl Refusal {
         };
         let data = match self {
             // The client needs to know that the tool may have run.
-            Self::CallUnreached(failure @ Failure::OwnerLost) => Some(legacy::describe_failure(failure).1),
+            Self::Unreached(failure @ Failure::OwnerLost)
+            | Self::CallUnreached(failure @ Failure::OwnerLost) => Some(legacy::describe_failure(failure).1),
             _ => self.reason().map(|reason| format!(r#""reason":"{reason}""#)),
         };
         (code, text, data)

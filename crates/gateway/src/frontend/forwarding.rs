@@ -404,14 +404,17 @@ fn log_lost(owner: &NodeId, error: &dyn std::fmt::Display) {
 }
 
 /// The call whose answer a forwarded stream shall bring. If the stream breaks off before that, the
-/// client is sent an error in its place.
+/// client is sent an error in its place. It is shown whole events, so that none is dispatched that
+/// broke off; one that is too long to be kept is shown as it comes.
 #[derive(Debug)]
 struct Awaited {
     id: Bytes,
-    /// The last event, as far as it has come.
-    event: BytesMut,
-    /// The event is too long to be kept.
+    /// The last event, as far as it has come. Empty while a long one is shown.
+    held: BytesMut,
+    /// An event is shown as it comes.
     is_long: bool,
+    /// The next byte begins a line.
+    is_line_start: bool,
     is_answered: bool,
 }
 
@@ -422,49 +425,54 @@ impl Awaited {
         }
         Some(Self {
             id: Bytes::copy_from_slice(message.raw(Member::Id)?),
-            event: BytesMut::new(),
+            held: BytesMut::new(),
             is_long: false,
+            is_line_start: true,
             is_answered: false,
         })
     }
 
-    /// Reads on. An event ends with an empty line.
-    fn read(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let line_end = bytes.iter().position(|byte| *byte == b'\n');
-            let (line, rest) = bytes.split_at(line_end.map_or(bytes.len(), |end| end + 1));
-            bytes = rest;
-            if self.event.len() + line.len() > KEPT_EVENT {
-                self.is_long = true;
-                // The end of the line is needed to find the end of the event.
-                self.event.clear();
+    /// Reads on, and returns what the client may see by now. An event ends with an empty line.
+    fn read(&mut self, data: Bytes) -> Bytes {
+        let mut read = self.held.len();
+        // Most events come whole, and pass without a copy.
+        let text = match read {
+            0 => data,
+            _ => {
+                self.held.extend_from_slice(&data);
+                self.held.split().freeze()
             }
-            self.event
-                .extend_from_slice(&line[line.len().saturating_sub(KEPT_EVENT)..]);
-            if self.event.ends_with(b"\n\n") || &self.event[..] == b"\n" {
-                self.handle_event();
+        };
+        // Where the event begins that is not over yet.
+        let mut begun = 0;
+        while let Some(line) = memchr::memchr(b'\n', &text[read..]) {
+            let ends_event = line == 0 && self.is_line_start;
+            self.is_line_start = true;
+            read += line + 1;
+            if ends_event {
+                // Long events are answers: nothing else that a server sends is so long.
+                self.is_answered |= self.is_long || is_answer(&text[begun..read], &self.id);
+                self.is_long = false;
+                begun = read;
             }
         }
+        self.is_line_start &= read == text.len();
+        self.is_long |= text.len() - begun > KEPT_EVENT;
+        if self.is_long {
+            return text;
+        }
+        self.held.extend_from_slice(&text[begun..]);
+        text.slice(..begun)
     }
 
-    fn handle_event(&mut self) {
-        // Long events are answers: nothing else that a server sends is so long.
-        let is_answer = self.is_long || is_answer(&self.event, &self.id);
-        self.is_answered |= is_answer;
-        self.event.clear();
-        self.is_long = false;
-    }
-
-    /// Returns what ends a stream that broke off: the answer that is missing.
+    /// Returns what ends a stream that broke off: the answer that is missing. After a part of a long
+    /// event nothing can follow: an empty line would have the client dispatch that part. A reader
+    /// drops an event that is not over when its stream ends.
     fn conclude(&self) -> Bytes {
-        if self.is_answered {
+        if self.is_answered || self.is_long {
             return Bytes::new();
         }
         let mut out = BytesMut::new();
-        if !self.event.is_empty() {
-            // The event that broke off must not swallow the next one.
-            out.extend_from_slice(b"\n\n");
-        }
         let lost = Refusal::CallUnreached(Failure::OwnerLost);
         sse::write_message(&mut out, None, &lost.body(Some(&self.id)));
         out.freeze()
@@ -508,10 +516,13 @@ impl ForwardedBody {
                     let Ok(data) = frame.into_data() else {
                         continue;
                     };
-                    if let Some(awaited) = &mut self.awaited {
-                        awaited.read(&data);
+                    let shown = match &mut self.awaited {
+                        Some(awaited) => awaited.read(data),
+                        None => data,
+                    };
+                    if !shown.is_empty() {
+                        return Poll::Ready(Some(shown));
                     }
-                    return Poll::Ready(Some(data));
                 }
                 Some(Err(error)) => {
                     self.is_ended = true;
@@ -540,10 +551,28 @@ mod tests {
     }
 
     #[test]
+    fn request_without_an_answer_of_its_owner_is_no_503() {
+        for refusal in [owner_lost(None), Refusal::Unreached(Failure::OwnerLost)] {
+            assert_eq!(refusal.status(), http::StatusCode::BAD_GATEWAY);
+            let body = String::from_utf8(refusal.body(None).to_vec()).unwrap();
+            assert!(
+                body.contains(r#""reason":"owner_lost","outcome":"unknown""#),
+                "{body}"
+            );
+        }
+    }
+
+    fn read(call: &mut Awaited, text: &[u8]) -> Vec<u8> {
+        call.read(Bytes::copy_from_slice(text)).to_vec()
+    }
+
+    #[test]
     fn stream_that_breaks_off_before_the_answer_ends_with_it() {
         let mut call = awaited("7");
-        call.read(b"id: 1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\n");
-        call.read(b"data: {\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"roots/list\"}\n\n");
+        let progress = b"id: 1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"}\n\n";
+        assert_eq!(read(&mut call, progress), progress);
+        let question = b"data: {\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"roots/list\"}\n\n";
+        assert_eq!(read(&mut call, question), question);
         let text = String::from_utf8(call.conclude().to_vec()).unwrap();
         assert!(
             text.contains("data: {\"jsonrpc\":\"2.0\",\"id\":7,\"error\""),
@@ -554,34 +583,54 @@ mod tests {
     }
 
     #[test]
-    fn event_that_broke_off_is_ended_before_the_missing_answer() {
+    fn event_that_broke_off_is_not_shown() {
         let mut call = awaited("\"a\"");
-        call.read(b"id: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\"res");
+        let shown = read(
+            &mut call,
+            b": comment\n\nid: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"a\",\"res",
+        );
+        assert_eq!(shown, b": comment\n\n");
         let text = String::from_utf8(call.conclude().to_vec()).unwrap();
-        assert!(text.starts_with("\n\n") && text.contains("data: "), "{text}");
+        assert!(text.starts_with("event: message\ndata: {"), "{text}");
     }
 
     #[test]
-    fn answer_that_came_in_pieces_is_not_repeated() {
+    fn long_event_that_broke_off_is_left_unfinished() {
         let mut call = awaited("7");
-        for byte in b": comment\n\nid: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}\n\n" {
-            call.read(&[*byte]);
-        }
+        let begin = [b"data: ", &vec![b'x'; KEPT_EVENT][..]].concat();
+        assert_eq!(read(&mut call, &begin), begin, "it is shown as it comes");
+        assert_eq!(read(&mut call, b"more"), b"more");
+        assert!(
+            call.conclude().is_empty(),
+            "an empty line would have the client dispatch it"
+        );
+    }
+
+    #[test]
+    fn answer_that_came_in_pieces_is_shown_whole_and_not_repeated() {
+        let mut call = awaited("7");
+        let text = b": comment\n\nid: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}\n\n";
+        let shown: Vec<Vec<u8>> = text.iter().map(|byte| read(&mut call, &[*byte])).collect();
+        assert_eq!(shown.iter().filter(|piece| !piece.is_empty()).count(), 2);
+        assert_eq!(shown.concat(), text);
         assert!(call.conclude().is_empty());
         let mut other = awaited("8");
-        other.read(b"data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}\n\n");
+        let answer = b"data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{}}\n\n";
+        assert_eq!(read(&mut other, answer), answer);
         assert!(!other.conclude().is_empty());
     }
 
     #[test]
     fn long_answer_is_recognised_without_being_kept() {
         let mut call = awaited("7");
-        call.read(b"data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"");
+        let mut shown = read(&mut call, b"data: {\"jsonrpc\":\"2.0\",\"id\":7,\"result\":\"");
+        assert!(shown.is_empty());
         for _ in 0..4 {
-            call.read(&vec![b'x'; KEPT_EVENT / 2 + 1]);
-            assert!(call.event.len() <= KEPT_EVENT);
+            shown.extend(read(&mut call, &vec![b'x'; KEPT_EVENT / 2 + 1]));
+            assert!(call.held.len() <= KEPT_EVENT);
         }
-        call.read(b"\"}\n\n");
-        assert!(call.is_answered && call.conclude().is_empty());
+        shown.extend(read(&mut call, b"\"}\n\n: after\n\n"));
+        assert!(shown.ends_with(b"xx\"}\n\n: after\n\n"));
+        assert!(call.is_answered && !call.is_long && call.conclude().is_empty());
     }
 }

@@ -14,9 +14,11 @@ pub(crate) fn failure_status(failure: &Failure) -> StatusCode {
         | Failure::Retired
         | Failure::HandshakeRefused
         | Failure::Overloaded { .. }
-        | Failure::Occupied
-        | Failure::OwnerLost => StatusCode::SERVICE_UNAVAILABLE,
-        Failure::TooLarge { .. } | Failure::Invalid(_) | Failure::Upstream(_) => StatusCode::BAD_GATEWAY,
+        | Failure::Occupied => StatusCode::SERVICE_UNAVAILABLE,
+        // Not 503: a request that may have run is not to be sent again.
+        Failure::TooLarge { .. } | Failure::Invalid(_) | Failure::Upstream(_) | Failure::OwnerLost => {
+            StatusCode::BAD_GATEWAY
+        }
         // The client cancelled it and expects no answer any more.
         Failure::Cancelled => StatusCode::OK,
         // Answers like any other of the server's.

@@ -83,6 +83,7 @@ impl Reply {
                     "upstream_refused",
                     "upstream_unauthorized",
                     "upstream_unsafe",
+                    "owner_lost",
                 ],
             ),
             (
