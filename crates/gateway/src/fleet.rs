@@ -466,9 +466,16 @@ impl Fleet {
         within_limit(self.registry.holder(name)).await
     }
 
-    /// Returns a replica that takes what this one no longer takes.
+    /// Returns a replica that takes what this one no longer takes. One may have joined since the list
+    /// was read.
     pub(crate) async fn successor(&self) -> Option<Node> {
-        let nodes = self.nodes().await.ok()?;
+        match self.successor_among(&self.nodes().await.ok()?) {
+            Some(node) => Some(node),
+            None => self.successor_among(&self.read_nodes().await.ok()?),
+        }
+    }
+
+    fn successor_among(&self, nodes: &[Node]) -> Option<Node> {
         let may_take = |node: &&Node| node.id != self.node.id && !node.is_draining && node.address.is_some();
         let candidates: Vec<&Node> = nodes.iter().filter(may_take).collect();
         let turn = self.next_successor.fetch_add(1, Ordering::Relaxed);

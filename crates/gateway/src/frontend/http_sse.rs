@@ -33,6 +33,7 @@ use crate::endpoint::{Endpoint, OldStream, SessionOpen, SessionUse};
 use crate::frontend::respond;
 use crate::guard::limits::Permit;
 use crate::panics;
+use crate::peer::Target;
 use crate::record::{Ending, Record};
 use crate::reply::Refusal;
 use crate::session_handle::{Acceptance, Answered, SessionHandle};
@@ -91,17 +92,20 @@ impl RequestContext<'_> {
         let head = Head::of(&parts.headers);
         self.count_request(&head)?;
         head.check_accepts_events()?;
+        let mut permit = None;
+        let request = Outgoing {
+            method: &Method::GET,
+            uri: Some(&parts.uri),
+            headers: &parts.headers,
+            message: None,
+            permit: &mut permit,
+        };
         if self.destination.placed_server().is_some() {
-            let request = Outgoing {
-                method: &Method::GET,
-                uri: Some(&parts.uri),
-                headers: &parts.headers,
-                message: None,
-                permit: &mut None,
-            };
             if let Some(response) = self.forward_placed(Needs::Anything, request).await? {
                 return Ok(response);
             }
+        } else if self.gateway.is_draining() && self.gateway.peers.is_some() {
+            return self.forward_to_successor(Target::New, request).await;
         }
         if self.gateway.is_draining() {
             return Err(Refusal::Draining);
