@@ -439,6 +439,19 @@ const PER_IDENTITY: &str = "destinations:
     env_from_headers: { GITHUB_TOKEN: X-GitHub-Token }
 ";
 
+/// Only other replicas may send it, on a listener of their own; a Rialto in no fleet has none.
+#[tokio::test]
+async fn header_of_replicas_is_removed_from_what_clients_send() -> Result<()> {
+    let config = PER_IDENTITY.replace("X-GitHub-Token", "Rialto-Forwarded");
+    let rialto = Rialto::with_config(&config).await?;
+    let client = rialto.client_of("d").await?;
+    let client = client.with_header("Rialto-Forwarded", "1; from=a; hops=1");
+    client.handshake(LEGACY, json!({})).await?;
+    let env = client.call(1, "env", json!({"name": "GITHUB_TOKEN"})).await?;
+    assert!(!env.text().contains("from=a"), "{env:?}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn per_identity_gives_each_header_value_its_own_child_with_that_value() -> Result<()> {
     let rialto = Rialto::with_config(PER_IDENTITY).await?;

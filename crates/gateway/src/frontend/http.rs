@@ -144,10 +144,8 @@ impl Gateway {
                     };
                 }
             };
-            if self.peers.is_some() {
-                // Only other replicas vouch for anything, on their own listener.
-                parts.headers.remove(FORWARDED);
-            }
+            // Only other replicas vouch for anything, on their own listener.
+            parts.headers.remove(FORWARDED);
             let arrival = FromClient { peer, slot: &slot };
             let mut response = self
                 .route(&config, &mut parts, &mut body, &arrival, origin.is_some())
