@@ -286,7 +286,8 @@ impl Message {
 
     /// The same to an outbox, where what is large and stays as it is need not be copied.
     pub(crate) fn splice_to(&self, out: &mut Outbox, edits: &[(Member, &[u8])]) {
-        if self.0.line_breaks {
+        // A message that is copied in any case is copied into room that is reserved once.
+        if self.0.line_breaks || Outbox::copies(self.0.bytes.len()) {
             return self.splice(out.end(), edits);
         }
         self.parts(edits, |part| match part {
@@ -489,6 +490,16 @@ mod tests {
                 assert_eq!(format!("{replaced:?}"), read, "{text}");
             }
         }
+    }
+
+    #[test]
+    fn copied_message_leaves_room_for_its_line_break() {
+        let padding = "x".repeat(10_000);
+        let text = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":"{padding}"}}"#);
+        let mut out = Outbox::default();
+        message(&text).splice_to(&mut out, &[(Member::Id, b"12")]);
+        assert_eq!(out.len(), text.len() + 1);
+        assert!(out.end().capacity() > text.len() + 1);
     }
 
     #[test]

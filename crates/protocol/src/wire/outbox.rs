@@ -27,9 +27,14 @@ impl Outbox {
         &mut self.end
     }
 
+    /// Returns whether so few bytes are copied rather than shared.
+    pub(crate) fn copies(length: usize) -> bool {
+        length < SMALL
+    }
+
     /// Adds bytes that are shared rather than copied if they are many.
     pub(crate) fn share(&mut self, bytes: Bytes) {
-        if bytes.len() < SMALL {
+        if Self::copies(bytes.len()) {
             self.end.put_slice(&bytes);
             return;
         }
