@@ -14,6 +14,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use protocol::exchange::Principal;
 use protocol::message::{Kind, Member, Message};
+use protocol::method::Method as McpMethod;
 use protocol::session::{self};
 use protocol::time::Moment;
 use tokio::task::AbortHandle;
@@ -633,11 +634,12 @@ impl RequestContext<'_> {
     /// for tools.
     pub(super) fn permit(&self, message: &Message) -> Result<(), Refusal> {
         // A server that drops such characters would run another method than the one that was
-        // judged.
+        // judged. The names that Rialto knows have none.
         let is_odd = |character: char| character.is_whitespace() || character.is_control();
-        if message
-            .method_name()
-            .is_some_and(|method| method.contains(is_odd))
+        if message.method() == McpMethod::Other
+            && message
+                .method_name()
+                .is_some_and(|method| method.contains(is_odd))
         {
             return Err(Refusal::OddMethod);
         }
