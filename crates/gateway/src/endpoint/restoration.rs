@@ -30,11 +30,16 @@ impl Endpoint {
     }
 
     /// Lets a session that was opened here outlive this process, where sessions do. The caller
-    /// writes the returned record before it shows the session's id.
-    pub(crate) fn keep(&self, handle: &SessionHandle, hello: record::Hello) -> Option<SessionRecord> {
+    /// writes the returned record before it shows the session's id. `hello` returns what the client
+    /// opened the session with.
+    pub(crate) fn keep(
+        &self,
+        handle: &SessionHandle,
+        hello: impl FnOnce() -> record::Hello,
+    ) -> Option<SessionRecord> {
         let fleet = self.fleet()?;
         let claim = fleet.new_claim(Uuid::parse_str(handle.id()).ok()?);
-        let record = session_store::new_record(&claim, &self.name, handle.principal(), hello);
+        let record = session_store::new_record(&claim, &self.name, handle.principal(), hello());
         handle.keep(record_handle(fleet, claim, &record));
         Some(record)
     }

@@ -45,7 +45,7 @@ impl Running {
             .endpoint
             .open(Principal::anonymous(), &HeaderMap::new(), opening);
         let (handle, _) = opened.unwrap();
-        let hello = Hello::Implicit(Version::ASSUMED.as_str().to_owned());
+        let hello = || Hello::Implicit(Version::ASSUMED.as_str().to_owned());
         let record = self.endpoint.keep(&handle, hello);
         self.endpoint.write_record(&handle, record).await.unwrap();
         (handle.id().parse().unwrap(), handle)

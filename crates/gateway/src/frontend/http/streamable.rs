@@ -214,21 +214,15 @@ impl RequestContext<'_> {
         permit: Option<Permit>,
     ) -> Result<Response<Body>, Refusal> {
         let place = self.session_permit().await?;
+        let version = version.unwrap_or(Version::ASSUMED);
         let opening = if message.method() == McpMethod::Initialize {
             SessionOpen::Initialize(message.clone(), accepts)
         } else {
-            SessionOpen::Implicit(version.unwrap_or(Version::ASSUMED))
-        };
-        let hello = match &opening {
-            SessionOpen::Initialize(message, _) => {
-                let text = String::from_utf8_lossy(message.bytes());
-                record::Hello::Initialize(text.into_owned())
-            }
-            SessionOpen::Implicit(version) => record::Hello::Implicit(version.as_str().to_owned()),
+            SessionOpen::Implicit(version)
         };
         let (handle, call) = self.destination.open(self.principal(), headers, opening)?;
         handle.hold(place);
-        let record = self.destination.keep(&handle, hello);
+        let record = self.destination.keep(&handle, || hello_of(message, version));
         let (acceptance, _handshake) = match call {
             // A handshake is over when it is answered, here.
             Some(call) => (Acceptance::Call(call), permit),
@@ -501,6 +495,15 @@ impl RequestContext<'_> {
             .session_for(SessionUse::FollowUp, id, &self.caller.principal)
             .filter(|(_, handle)| self.suits(handle))
             .ok_or(Refusal::UnknownSession)
+    }
+}
+
+/// Returns what a client opened its session with, for the record of the session.
+fn hello_of(message: &Message, assumed: Version) -> record::Hello {
+    if message.method() == McpMethod::Initialize {
+        record::Hello::Initialize(String::from_utf8_lossy(message.bytes()).into_owned())
+    } else {
+        record::Hello::Implicit(assumed.as_str().to_owned())
     }
 }
 
