@@ -105,7 +105,11 @@ pub(crate) struct Proxied(Arc<watch::Sender<usize>>);
 
 impl Drop for Proxied {
     fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
+        self.0.send_if_modified(|count| {
+            *count -= 1;
+            // Only the end of all is waited for.
+            *count == 0
+        });
     }
 }
 
@@ -157,7 +161,10 @@ impl Peers {
 
     /// Counts a request that another replica answers, for as long as the returned value lives.
     pub(crate) fn count_proxied(&self) -> Proxied {
-        self.proxied.send_modify(|count| *count += 1);
+        self.proxied.send_if_modified(|count| {
+            *count += 1;
+            false
+        });
         Proxied(Arc::clone(&self.proxied))
     }
 
