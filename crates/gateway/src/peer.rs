@@ -139,7 +139,7 @@ impl Peers {
         let address = listener.local_addr().map_err(unusable)?;
         tracing::info!(peer_listening = %address, replica = %node, "socket for other replicas is bound");
         Ok(Self {
-            client: PeerClient::new(&identity, PeerLimits::default()),
+            client: PeerClient::new(node, &identity, PeerLimits::default()),
             address,
             identity,
             listener: Mutex::new(Some(listener)),

@@ -17,7 +17,7 @@ use bytes::{Bytes, BytesMut};
 use cluster::NodeId;
 use cluster::ownership;
 use cluster::record::Node;
-use http::header::{self, HeaderValue};
+use http::header;
 use http::{HeaderMap, Method, Request, Response, Uri};
 use http_body::Body as _;
 use protocol::exchange::Failure;
@@ -97,7 +97,7 @@ impl RequestContext<'_> {
             principal: self.caller.principal.as_str(),
         };
         let mut place = match self.forwarded.map(|forwarded| forwarded.target) {
-            Some(Target::Session { epoch, .. }) => fleet.place_for_peer(id, epoch, wanted).await,
+            Some(Target::Session { epoch }) => fleet.place_for_peer(id, epoch, wanted).await,
             // The sessions of a destination with one server are where the server is.
             Some(Target::Placed) => fleet.place_for_peer(id, 0, wanted).await,
             Some(Target::Node | Target::New) => Place::NotOwner(None),
@@ -123,10 +123,7 @@ impl RequestContext<'_> {
                 Place::Refused(ownership::Refusal::Draining) => {
                     // The session was handed over and has no owner, so there is no epoch to compare
                     // (0). A successor takes it over.
-                    let target = Target::Session {
-                        session: id,
-                        epoch: 0,
-                    };
+                    let target = Target::Session { epoch: 0 };
                     return self
                         .forward_to_successor(target, request)
                         .await
@@ -135,7 +132,7 @@ impl RequestContext<'_> {
                 Place::Refused(refusal) => return Err(refused(refusal)),
             };
             attempts += 1;
-            let target = Target::Session { session: id, epoch };
+            let target = Target::Session { epoch };
             place = match self.forward(fleet, &node, target, &mut request).await? {
                 Delivery::Answered(response) => return Ok(Located::Answered(response)),
                 Delivery::Undelivered => {
@@ -162,7 +159,7 @@ impl RequestContext<'_> {
     /// epoch: then this one is a copy of an earlier owner.
     pub(super) fn suits(&self, handle: &SessionHandle) -> bool {
         match self.forwarded.map(|forwarded| forwarded.target) {
-            Some(Target::Session { epoch, .. }) => {
+            Some(Target::Session { epoch }) => {
                 let claim = handle.kept().map(|record| record.claim().epoch);
                 claim.is_none_or(|held| held >= epoch)
             }
@@ -297,7 +294,6 @@ impl RequestContext<'_> {
             return Ok(Delivery::Undelivered);
         };
         let forwarded = Forwarded {
-            from: fleet.node().id.clone(),
             hops: 0,
             target,
             principal: self.caller.principal.as_str().to_owned(),
@@ -352,10 +348,13 @@ impl RequestContext<'_> {
         let body = request
             .message
             .map_or_else(Bytes::new, |message| message.bytes().clone());
-        let mut headers = request.headers.clone();
-        if request.message.is_some() {
-            // A message that got a trace context is longer than the client's.
-            headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        // With room for what a replica adds. The length of a message that got a trace context is
+        // another than the client's, and HTTP/2 needs none.
+        let mut headers = HeaderMap::with_capacity(request.headers.len() + 2);
+        for (name, value) in request.headers {
+            if name != header::CONTENT_LENGTH {
+                headers.append(name, value.clone());
+            }
         }
         let mut outgoing = Request::new(peer::RequestBody::Whole(body));
         *outgoing.method_mut() = request.method.clone();

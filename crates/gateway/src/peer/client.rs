@@ -15,7 +15,7 @@ use cluster::NodeId;
 use cluster::key::{PeerIdentity, server_name};
 use h2::client::SendRequest;
 use h2::{Ping, PingPong};
-use http::Request;
+use http::{HeaderValue, Request};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
@@ -25,7 +25,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::PeerLimits;
 use super::exchange::{self, NotSent, Outcome, RequestBody};
-use super::forwarded::{Forwarded, MAX_HOPS};
+use super::forwarded::{self, Forwarded, MAX_HOPS, SENDER};
 use crate::tasks;
 
 /// How many connections a request may find ending before it fails.
@@ -40,6 +40,8 @@ pub struct PeerClient {
 #[derive(Debug)]
 struct Shared {
     tls: Arc<ClientConfig>,
+    /// How this replica names itself in each request.
+    sender: HeaderValue,
     limits: PeerLimits,
     /// A peer is here from the start of its connection to the end of it.
     peers: Mutex<HashMap<NodeId, Arc<Peer>>>,
@@ -65,12 +67,14 @@ enum Link {
 }
 
 impl PeerClient {
-    /// Returns a client without connections. Each replica shows the certificate of `identity`.
+    /// Returns a client without connections, for the replica `node` with the certificate of
+    /// `identity`.
     #[must_use]
-    pub fn new(identity: &PeerIdentity, limits: PeerLimits) -> Self {
+    pub fn new(node: &NodeId, identity: &PeerIdentity, limits: PeerLimits) -> Self {
         Self {
             shared: Arc::new(Shared {
                 tls: identity.client(),
+                sender: forwarded::sender(node),
                 limits,
                 peers: Mutex::default(),
             }),
@@ -100,6 +104,7 @@ impl PeerClient {
         }
         exchange::address(&mut request);
         forwarded.write_into(request.headers_mut());
+        request.headers_mut().insert(SENDER, self.shared.sender.clone());
         let mut handed_back = 0;
         loop {
             let peer = match self.shared.peer(node, address) {

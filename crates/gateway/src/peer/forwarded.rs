@@ -2,6 +2,10 @@
 //!
 //! It is one header, and a sender always replaces it. So no part of it can come from a client, even
 //! where a part is optional. Only the listener for peers reads it.
+//!
+//! The replica that sends names itself in a header of its own, `rialto-sender`. That one is the same
+//! in all requests of a connection, so HTTP/2 sends it once and then refers to it. The other header
+//! differs from client to client, and is kept out of the table of such references.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -11,10 +15,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cluster::NodeId;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use uuid::Uuid;
 
 /// The name of the header, in requests and in a peer's own refusals.
 pub const FORWARDED: HeaderName = HeaderName::from_static("rialto-forwarded");
+
+/// The name of the header with the id of the replica that sends.
+pub const SENDER: HeaderName = HeaderName::from_static("rialto-sender");
 
 /// The version of the format. Parts that a reader does not know could restrict what it may do, so
 /// another version is refused.
@@ -29,7 +35,6 @@ pub const MAX_HOPS: u8 = 1;
 pub enum Target {
     /// It is for a session that the receiver owns, or takes over.
     Session {
-        session: Uuid,
         /// The epoch under which the registry named the receiver; 0 if it named no owner.
         epoch: u64,
     },
@@ -45,8 +50,6 @@ pub enum Target {
 /// What is known about a request that a replica sends to another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forwarded {
-    /// The replica that sends it.
-    pub from: NodeId,
     /// How often it was forwarded before; 0 for a request that came from a client.
     pub hops: u8,
     pub target: Target,
@@ -80,27 +83,27 @@ pub enum ForwardedError {
 impl Forwarded {
     /// Writes the header of a request that is sent now. It replaces any that a client has sent.
     pub fn write_into(&self, headers: &mut HeaderMap) {
-        let mut text = String::with_capacity(160);
+        let mut text = String::with_capacity(128);
         let hops = self.hops.saturating_add(1);
-        let principal = URL_SAFE_NO_PAD.encode(&self.principal);
         // Writing to a string does not fail.
-        let _ = write!(text, "{VERSION}; from={}; hops={hops}", self.from);
-        let _ = match &self.target {
-            Target::Session { session, epoch } => {
-                write!(text, "; session={}; epoch={epoch}", session.as_simple())
-            }
-            Target::Node => write!(text, "; for=node"),
-            Target::Placed => write!(text, "; for=placed"),
-            Target::New => write!(text, "; for=new"),
+        let _ = write!(text, "{VERSION};hops={hops}");
+        let _ = match self.target {
+            Target::Session { epoch } => write!(text, ";epoch={epoch}"),
+            Target::Node => write!(text, ";for=node"),
+            Target::Placed => write!(text, ";for=placed"),
+            Target::New => write!(text, ";for=new"),
         };
-        let _ = write!(text, "; principal={principal}");
+        text.push_str(";principal=");
+        URL_SAFE_NO_PAD.encode_string(&self.principal, &mut text);
         if let Some(client) = self.client {
-            let _ = write!(text, "; client={client}");
+            let _ = write!(text, ";client={client}");
         }
         if let Some(deadline) = self.deadline {
-            let _ = write!(text, "; deadline={}", deadline.as_millis());
+            let _ = write!(text, ";deadline={}", deadline.as_millis());
         }
-        let value = HeaderValue::try_from(text).expect("every part is visible ASCII");
+        let mut value = HeaderValue::try_from(text).expect("every part is visible ASCII");
+        // HTTP/2 then keeps it out of the table of headers, where it would replace those that recur.
+        value.set_sensitive(true);
         headers.insert(FORWARDED, value);
     }
 
@@ -117,18 +120,14 @@ impl Forwarded {
     }
 
     fn parse(text: &str) -> Result<Self, ForwardedError> {
-        let mut parts = text.split("; ");
+        let mut parts = text.split(';');
         if parts.next() != Some(VERSION) {
             return Err(ForwardedError::Version);
         }
         let mut parts = Parts(parts.peekable());
-        let from = parts.required("from", |text| text.parse().ok())?;
         let hops: u8 = parts.required("hops", |text| text.parse().ok())?;
-        let target = match parts.optional("session", |text| Uuid::try_parse(text).ok())? {
-            Some(session) => Target::Session {
-                session,
-                epoch: parts.required("epoch", |text| text.parse().ok())?,
-            },
+        let target = match parts.optional("epoch", |text| text.parse().ok())? {
+            Some(epoch) => Target::Session { epoch },
             None => parts.required("for", |text| match text {
                 "node" => Some(Target::Node),
                 "placed" => Some(Target::Placed),
@@ -148,7 +147,6 @@ impl Forwarded {
             return Err(ForwardedError::Loop);
         }
         Ok(Self {
-            from,
             hops,
             target,
             principal,
@@ -159,7 +157,7 @@ impl Forwarded {
 }
 
 /// The parts of a header that were not read yet. Their order is fixed.
-struct Parts<'a>(std::iter::Peekable<std::str::Split<'a, &'static str>>);
+struct Parts<'a>(std::iter::Peekable<std::str::Split<'a, char>>);
 
 impl<'a> Parts<'a> {
     fn required<T>(
@@ -182,6 +180,11 @@ impl<'a> Parts<'a> {
         self.0.next();
         read(value).map(Some).ok_or(ForwardedError::Part(name))
     }
+}
+
+/// Returns the header value by which a replica names itself to its peers.
+pub(super) fn sender(node: &NodeId) -> HeaderValue {
+    HeaderValue::try_from(node.as_str()).expect("ids of replicas are visible ASCII")
 }
 
 /// What a peer itself answers, in the same header, when its handler did not take the request.
@@ -222,13 +225,9 @@ mod tests {
 
     fn forwarded() -> Forwarded {
         Forwarded {
-            from: NodeId::new("replica-1", Uuid::from_u128(7)).unwrap(),
             hops: 0,
-            target: Target::Session {
-                session: Uuid::from_u128(12),
-                epoch: 3,
-            },
-            principal: "Ärger; epoch=9".to_owned(),
+            target: Target::Session { epoch: 3 },
+            principal: "Ärger;epoch=9".to_owned(),
             client: Some("[2001:db8::1]:443".parse().unwrap()),
             deadline: Some(Duration::from_millis(1500)),
         }
@@ -266,7 +265,7 @@ mod tests {
             principal: "admin".to_owned(),
             ..forwarded()
         });
-        headers.append(FORWARDED, HeaderValue::from_static("1; deadline=5"));
+        headers.append(FORWARDED, HeaderValue::from_static("1;deadline=5"));
         let honest = Forwarded {
             deadline: None,
             ..forwarded()
@@ -300,27 +299,18 @@ mod tests {
         assert_eq!(Forwarded::take_from(&mut twice), Err(ForwardedError::Repeated));
         assert_eq!(take(""), ForwardedError::Version);
         assert_eq!(take(&good.replacen('1', "2", 1)), ForwardedError::Version);
-        assert_eq!(take(&format!("{good}; scope=all")), ForwardedError::Version);
+        assert_eq!(take(&format!("{good};scope=all")), ForwardedError::Version);
         assert_eq!(
             take(&good.replace("epoch=3", "epoch=x")),
             ForwardedError::Part("epoch")
         );
-        assert_eq!(
-            take(&good.replace("; epoch=3", "")),
-            ForwardedError::Part("epoch")
-        );
-        let session = format!("session={}", Uuid::from_u128(12).as_simple());
-        for other in ["", "for=all; ", "for=node; "] {
-            let text = good.replace(&format!("{session}; "), other);
+        for other in ["", ";for=all", ";epoch=3;for=node"] {
+            let text = good.replace(";epoch=3", other);
             assert!(matches!(take(&text), ForwardedError::Part("for" | "principal")));
         }
         assert_eq!(
             take(&good.replace("principal=", "principal=!")),
             ForwardedError::Part("principal")
-        );
-        assert_eq!(
-            take(&good.replace("from=replica-1", "from=a b")),
-            ForwardedError::Part("from")
         );
     }
 

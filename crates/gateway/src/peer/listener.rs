@@ -25,7 +25,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::PeerLimits;
 use super::exchange::BoxError;
-use super::forwarded::{FORWARDED, Forwarded, ForwardedError, PeerAnswer};
+use super::forwarded::{FORWARDED, Forwarded, ForwardedError, PeerAnswer, SENDER};
 use crate::tasks;
 
 /// How long accepting pauses when there are no more file descriptors.
@@ -229,12 +229,13 @@ impl<H: PeerHandler> Server<H> {
         mut request: Request<Incoming>,
         sender: &Sender,
     ) -> Response<ResponseBody<H::Body>> {
-        let forwarded = match Forwarded::take_from(request.headers_mut()) {
-            Ok(forwarded) if sender.is(&forwarded.from) => forwarded,
-            Ok(forwarded) => {
-                let text = format!("the certificate is not the one of {}", forwarded.from);
-                return refusal(StatusCode::FORBIDDEN, PeerAnswer::Refused, text);
-            }
+        let headers = request.headers_mut();
+        if !headers.remove(SENDER).is_some_and(|named| sender.is(&named)) {
+            let text = format!("the certificate is not the one of the replica that `{SENDER}` names");
+            return refusal(StatusCode::FORBIDDEN, PeerAnswer::Refused, text);
+        }
+        let forwarded = match Forwarded::take_from(headers) {
+            Ok(forwarded) => forwarded,
             Err(ForwardedError::Loop) => {
                 let text = ForwardedError::Loop.to_string();
                 return refusal(StatusCode::LOOP_DETECTED, PeerAnswer::Refused, text);
@@ -259,23 +260,25 @@ impl<H: PeerHandler> Server<H> {
 /// The replica at the other end of a connection.
 struct Sender {
     certificate: Option<CertificateDer<'static>>,
-    /// The run that the certificate was found to be of. It is compared once, then remembered.
-    known: Mutex<Option<NodeId>>,
+    /// The name that the certificate was found to be of. It is compared once, then remembered.
+    known: Mutex<Option<HeaderValue>>,
 }
 
 impl Sender {
-    /// Returns whether the certificate of the connection is the one of this run of a replica.
-    fn is(&self, node: &NodeId) -> bool {
+    /// Returns whether the certificate of the connection is the one of the run of a replica that is
+    /// named so.
+    fn is(&self, named: &HeaderValue) -> bool {
         let mut known = self.known.lock();
-        if known.as_ref() == Some(node) {
+        if known.as_ref() == Some(named) {
             return true;
         }
-        let is_certified = self
-            .certificate
-            .as_ref()
-            .is_some_and(|certificate| certifies(certificate, node));
+        let node = named.to_str().ok().and_then(|named| named.parse::<NodeId>().ok());
+        let is_certified = match (&self.certificate, node) {
+            (Some(certificate), Some(node)) => certifies(certificate, &node),
+            (Some(_) | None, _) => false,
+        };
         if is_certified {
-            *known = Some(node.clone());
+            *known = Some(named.clone());
         }
         is_certified
     }

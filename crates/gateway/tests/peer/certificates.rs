@@ -60,7 +60,7 @@ async fn expired_certificate_is_refused_by_the_listener() {
     let mut proxy = Proxy::new(&key, limits());
     let long_ago = SystemTime::now() - Duration::from_secs(40 * 365 * 24 * 3600);
     let expired = key.issue(&proxy.node, long_ago).unwrap();
-    proxy.client = PeerClient::new(&expired, limits());
+    proxy.client = PeerClient::new(&proxy.node, &expired, limits());
     assert_untrusted(&proxy.send(&owner, post("/", "{}")).await);
     assert_eq!(calls.load(Ordering::Relaxed), 0);
 }

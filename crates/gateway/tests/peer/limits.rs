@@ -186,35 +186,38 @@ async fn listener_refuses_requests_without_a_valid_header_before_its_handler() {
     let key = ClusterKey::generate().unwrap();
     let owner = Owner::start(&key, limits(), |_, _| async { ok("reached") }).await;
     let from = node("raw");
-    let forwarded = Forwarded {
-        from: from.clone(),
-        ..Proxy::new(&key, limits()).forwarded()
+    let forwarded = Proxy::new(&key, limits()).forwarded();
+    let of_sender = |sender: &NodeId| {
+        let mut headers = HeaderMap::new();
+        headers.insert("rialto-sender", sender.as_str().try_into().unwrap());
+        headers
     };
     let headers = |forwarded: &Forwarded| {
-        let mut headers = HeaderMap::new();
+        let mut headers = of_sender(&from);
         forwarded.write_into(&mut headers);
         headers
     };
     let mut twice = headers(&forwarded);
     let copy = twice["rialto-forwarded"].clone();
     twice.append("rialto-forwarded", copy);
-    let mut other_version = HeaderMap::new();
-    other_version.insert("rialto-forwarded", HeaderValue::from_static("2; from=here"));
+    let mut other_version = of_sender(&from);
+    other_version.insert("rialto-forwarded", HeaderValue::from_static("2;from=here"));
     let sent_on_before = Forwarded {
         hops: 1,
         ..forwarded.clone()
     };
-    let of_another = Forwarded {
-        from: node("raw"),
-        ..forwarded.clone()
-    };
+    let mut of_another = of_sender(&node("raw"));
+    forwarded.write_into(&mut of_another);
+    let mut of_none = headers(&forwarded);
+    of_none.remove("rialto-sender");
     for (headers, status) in [
         (headers(&forwarded), StatusCode::OK),
-        (HeaderMap::new(), StatusCode::BAD_REQUEST),
+        (of_sender(&from), StatusCode::BAD_REQUEST),
         (twice, StatusCode::BAD_REQUEST),
         (other_version, StatusCode::BAD_REQUEST),
         (headers(&sent_on_before), StatusCode::LOOP_DETECTED),
-        (headers(&of_another), StatusCode::FORBIDDEN),
+        (of_another, StatusCode::FORBIDDEN),
+        (of_none, StatusCode::FORBIDDEN),
     ] {
         let response = raw_request(&key, &from, &owner, headers).await;
         assert_eq!(response.status(), status);

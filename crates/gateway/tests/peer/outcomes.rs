@@ -13,7 +13,6 @@ use http_body_util::BodyExt as _;
 use testkit::{PATIENCE, wait_until};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
-use uuid::Uuid;
 
 use crate::fake_peer::{Break, FakePeer};
 use crate::relay::Relay;
@@ -319,7 +318,7 @@ async fn peer_that_answers_pings_may_be_silent_for_long() {
 async fn peer_that_does_not_own_the_session_names_its_epoch() {
     let key = ClusterKey::generate().unwrap();
     let owner = Owner::start(&key, limits(), |_, forwarded| async move {
-        let Target::Session { epoch, .. } = forwarded.target else {
+        let Target::Session { epoch } = forwarded.target else {
             return ok("no session");
         };
         let epoch = (epoch > 1).then_some(epoch);
@@ -330,10 +329,7 @@ async fn peer_that_does_not_own_the_session_names_its_epoch() {
     let address = owner.address.to_string();
     for (sent, known) in [(1, None), (u64::MAX, Some(u64::MAX))] {
         let mut forwarded = proxy.forwarded();
-        forwarded.target = Target::Session {
-            session: Uuid::from_u128(1),
-            epoch: sent,
-        };
+        forwarded.target = Target::Session { epoch: sent };
         let outcome = proxy
             .client
             .send(&owner.node, &address, &forwarded, post("/", "{}"))

@@ -23,7 +23,6 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use uuid::Uuid;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type TestBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -121,18 +120,14 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) fn new(key: &ClusterKey, limits: PeerLimits) -> Self {
         let node = node("proxy");
-        let client = PeerClient::new(&issue(key, &node), limits);
+        let client = PeerClient::new(&node, &issue(key, &node), limits);
         Self { node, client }
     }
 
     pub(crate) fn forwarded(&self) -> Forwarded {
         Forwarded {
-            from: self.node.clone(),
             hops: 0,
-            target: Target::Session {
-                session: Uuid::from_u128(1),
-                epoch: 1,
-            },
+            target: Target::Session { epoch: 1 },
             principal: "alice".to_owned(),
             client: None,
             deadline: None,

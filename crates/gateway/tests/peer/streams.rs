@@ -40,6 +40,7 @@ async fn request_and_response_pass_as_they_are() {
             "keep-alive",
             "transfer-encoding",
             "rialto-forwarded",
+            "rialto-sender",
         ] {
             assert_eq!(header(gone), None, "{gone}");
         }
@@ -58,7 +59,8 @@ async fn request_and_response_pass_as_they_are() {
         .header("x-hop", "for one connection")
         .header("keep-alive", "timeout=5")
         .header("transfer-encoding", "chunked")
-        .header("rialto-forwarded", "1; principal=root")
+        .header("rialto-forwarded", "1;principal=root")
+        .header("rialto-sender", "root")
         .body(RequestBody::Whole(Bytes::from_static(b"some bytes")))
         .unwrap();
     let response = answered(proxy.send(&owner, request).await);
