@@ -1,6 +1,7 @@
 //! The HTTP frontend for modern clients (2026-07-28): requests that describe themselves, one at a
 //! time.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
@@ -217,7 +218,12 @@ pub(crate) struct ModernRequestEvents {
     ended: bool,
     debounce: QuestionDebounce,
     time: KeepAlive,
+    /// The last events, which give a task. They are shown when the other replicas can find it.
+    noting: Option<(NotingTask, Bytes)>,
 }
+
+/// Writes down which replica knows a task.
+type NotingTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl std::fmt::Debug for ModernRequestEvents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -236,14 +242,19 @@ impl ModernRequestEvents {
             ended: false,
             debounce: QuestionDebounce::default(),
             time: KeepAlive::at_most(time),
+            noting: None,
         }
     }
 
     pub(super) fn is_ended(&self) -> bool {
-        self.ended
+        self.ended && self.noting.is_none()
     }
 
     pub(super) fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if let Some((noting, _)) = &mut self.noting {
+            std::task::ready!(noting.as_mut().poll(context));
+            return Poll::Ready(self.noting.take().map(|(_, events)| self.sent(events)));
+        }
         if self.ended {
             return Poll::Ready(None);
         }
@@ -266,15 +277,39 @@ impl ModernRequestEvents {
             break;
         }
         if !out.is_empty() {
-            self.time.note_sent();
-            let sent = out.len() as u64;
-            self.handle.metrics.bytes_sent.fetch_add(sent, Relaxed);
-            return Poll::Ready(Some(out.freeze()));
+            let events = out.freeze();
+            if self.ended
+                && let Some(noting) = self.note_task(&events)
+            {
+                self.noting = Some((noting, events));
+                return self.poll_chunk(context);
+            }
+            return Poll::Ready(Some(self.sent(events)));
         }
         if self.ended {
             return Poll::Ready(None);
         }
         self.time.poll_keep_alive(context).map(Some)
+    }
+
+    fn sent(&mut self, events: Bytes) -> Bytes {
+        self.time.note_sent();
+        let sent = events.len() as u64;
+        self.handle.metrics.bytes_sent.fetch_add(sent, Relaxed);
+        events
+    }
+
+    /// Returns what notes the task that the last of these events may give, where replicas share tasks.
+    fn note_task(&self, events: &Bytes) -> Option<NotingTask> {
+        self.destination.fleet().filter(|fleet| fleet.has_peers())?;
+        memchr::memmem::find(events, b"taskId")?;
+        let mut lines = events.rsplit(|byte| *byte == b'\n');
+        let answer = events.slice_ref(lines.find_map(|line| line.strip_prefix(b"data: "))?);
+        let destination = Arc::clone(&self.destination);
+        let principal = Principal::named(self.handle.principal());
+        Some(Box::pin(async move {
+            destination.note_task(&answer, &principal).await;
+        }))
     }
 }
 
@@ -297,6 +332,55 @@ mod tests {
     use crate::audit::Outcome;
     use crate::fixture;
     use crate::instance::InstanceUser as _;
+
+    fn message(text: &str) -> Message {
+        Message::scan(Bytes::copy_from_slice(text.as_bytes())).expect("a message")
+    }
+
+    #[tokio::test]
+    async fn task_at_the_end_of_a_stream_is_noted_before_it_is_shown() {
+        let registry = cluster::MemoryRegistry::new();
+        let settings = fixture::settings();
+        let endpoint = |name| {
+            let gateway = fixture::replica(&settings, &registry, name);
+            let config = gateway.config();
+            let endpoint = config.destinations.values().next().cloned();
+            (gateway, endpoint.expect("a destination"))
+        };
+        let ((_one, one), (_other, other)) = (endpoint("one"), endpoint("other"));
+        let call = message(
+            r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}"#,
+        );
+        let options = CallOptions {
+            classified: Classified::Call { retry: false },
+            accepts: Accepts::Events,
+            mirrored: None,
+            permit: None,
+        };
+        let client = modern::client(&call, Principal::anonymous());
+        let handle = one.modern_request(client, &HeaderMap::new(), call, options).await;
+        let handle = handle.expect("it is taken").expect("modern clients are served");
+        let result = r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"task","taskId":"t","status":"working","createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:00Z","ttlMs":60000}}"#;
+        handle.deliver(
+            Moment::START,
+            Tell::Reply {
+                session: handle.key(),
+                call: protocol::exchange::CallKey(1),
+                message: message(result),
+                era: modern::ERA,
+            },
+        );
+        let mut events = ModernRequestEvents::new(Arc::clone(&one), handle, None);
+        let asked = message(r#"{"jsonrpc":"2.0","id":8,"method":"tasks/get","params":{"taskId":"t"}}"#);
+        let anonymous = Principal::anonymous();
+        let shown = std::future::poll_fn(|context| events.poll_chunk(context)).await;
+        let shown = String::from_utf8(shown.expect("an event").to_vec()).expect("text");
+        assert!(shown.contains("taskId"), "{shown}");
+        let owner = other.other_task_owner(&asked, &anonymous).await;
+        let expected = one.fleet().map(|fleet| fleet.node().id.clone());
+        assert_eq!(owner, Ok(expected));
+        assert!(events.is_ended());
+    }
 
     #[tokio::test]
     async fn call_that_finds_no_room_to_wait_is_recorded_as_refused() {
