@@ -397,6 +397,14 @@ impl Ownership {
         self.held.get(&session).map(|held| held.epoch)
     }
 
+    /// Returns whether a session ended here under this epoch, and the registry has not followed yet.
+    #[must_use]
+    pub fn is_ending(&self, session: Uuid, epoch: u64) -> bool {
+        self.ending
+            .get(&session)
+            .is_some_and(|ending| ending.epoch == epoch)
+    }
+
     /// Returns the sessions of this replica.
     pub fn sessions(&self) -> impl Iterator<Item = (Uuid, u64)> + '_ {
         self.held.iter().map(|(session, held)| (*session, held.epoch))

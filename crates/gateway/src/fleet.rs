@@ -547,6 +547,13 @@ impl Fleet {
             RecordFact::Updated(claim, updated) => {
                 machine.handle_updated(claim.session, claim.epoch, updated);
             }
+            RecordFact::Released(claim) => {
+                // Counted here: a release that is repeated, or is for a later owner's session, is none.
+                if machine.is_ending(claim.session, claim.epoch) {
+                    self.metrics.handed_over.fetch_add(1, Ordering::Relaxed);
+                }
+                machine.handle_ended(claim.session, claim.epoch, Ok(()));
+            }
             RecordFact::Ended(claim) => machine.handle_ended(claim.session, claim.epoch, Ok(())),
             RecordFact::NotEnded(claim) => machine.handle_ended(claim.session, claim.epoch, Err(Away)),
         });
@@ -606,7 +613,6 @@ impl Fleet {
             }
             Output::Write { session, epoch } => self.write_again(session, epoch),
             Output::Release { session, epoch } => {
-                self.metrics.handed_over.fetch_add(1, Ordering::Relaxed);
                 self.store.release(&self.claim(session, epoch));
             }
             Output::Remove { session, epoch } => self.store.remove(&self.claim(session, epoch)),

@@ -51,7 +51,9 @@ pub(crate) struct SessionStore {
 pub(crate) enum RecordFact {
     /// To a change of a record.
     Updated(Claim, Updated),
-    /// The record was removed or released, or is no longer this process's.
+    /// The record was released: another process may go on with the session.
+    Released(Claim),
+    /// The record was removed, or is no longer this process's.
     Ended(Claim),
     /// It could not be yet, and is tried again.
     NotEnded(Claim),
@@ -202,9 +204,10 @@ impl SessionStore {
                 self.queue.handle_written(&claim, &write);
             }
             if write.ending.is_some() {
-                report(match is_to_be_repeated {
-                    false => RecordFact::Ended(claim),
-                    true => RecordFact::NotEnded(claim),
+                report(match written {
+                    Ok(Some(Updated::Done)) => RecordFact::Released(claim),
+                    _ if is_to_be_repeated => RecordFact::NotEnded(claim),
+                    _ => RecordFact::Ended(claim),
                 });
             }
             if is_to_be_repeated {
@@ -214,12 +217,13 @@ impl SessionStore {
         true
     }
 
+    /// Writes what is queued for one session. Returns the answer to a release, if it is one.
     async fn write(
         &self,
         claim: &Claim,
         write: &Write,
         report: &impl Fn(RecordFact),
-    ) -> Result<(), RegistryError> {
+    ) -> Result<Option<Updated>, RegistryError> {
         if let Some((state, is_implicit)) = &write.state {
             let change = Change::State(state.clone());
             let updating = self.registry.update(claim, change, self.lifetime(*is_implicit));
@@ -227,9 +231,9 @@ impl SessionStore {
         }
         // A record that has another owner by now is that one's.
         match write.ending {
-            None => Ok(()),
-            Some(Ending::Removed) => self.registry.remove(claim).await.map(drop),
-            Some(Ending::Released) => self.registry.release(claim).await.map(drop),
+            None => Ok(None),
+            Some(Ending::Removed) => self.registry.remove(claim).await.map(|_| None),
+            Some(Ending::Released) => self.registry.release(claim).await.map(Some),
         }
     }
 
@@ -403,7 +407,7 @@ mod tests {
         assert!(store.write_queued(&|fact| facts.lock().push(fact)).await);
         let expected = [
             RecordFact::Updated(claim.clone(), Updated::Done),
-            RecordFact::Ended(claim.clone()),
+            RecordFact::Released(claim.clone()),
         ];
         assert_eq!(*facts.lock(), expected);
         let located = registry.look_up(claim.session).await.unwrap().unwrap();
@@ -413,6 +417,19 @@ mod tests {
             (state.log_level, state.subscriptions.len()),
             (Some(LogLevel::Error), 1)
         );
+    }
+
+    #[tokio::test]
+    async fn session_that_another_replica_has_is_not_handed_over() {
+        let registry = Arc::new(MemoryRegistry::new());
+        let store = store(&registry);
+        let claim = created(&registry).await;
+        let other = NodeId::generate("other").unwrap();
+        registry.take_over(claim.session, 1, &other, IDLE).await.unwrap();
+        store.release(&claim);
+        let facts = Mutex::new(Vec::new());
+        assert!(store.write_queued(&|fact| facts.lock().push(fact)).await);
+        assert_eq!(*facts.lock(), [RecordFact::Ended(claim)]);
     }
 
     #[tokio::test]
