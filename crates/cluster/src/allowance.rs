@@ -496,6 +496,12 @@ impl Slots {
         }
     }
 
+    /// Sets another limit. What is in use stays, also above it.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+        self.full_until = Duration::ZERO;
+    }
+
     /// Takes a slot for a request, or lets it wait.
     pub fn handle_request(&mut self, now: Duration, nodes: u32) -> Answer {
         self.last_use = now;

@@ -34,7 +34,7 @@ use crate::seal::Sealer;
 use crate::session_store::SessionStore;
 use crate::settings::{AuditSink, LimitSettings, Settings};
 use crate::state_dir::{StateDir, StateDirError};
-use crate::status::{DestinationStatus, Status};
+use crate::status::{ClusterStatus, DestinationStatus, Status};
 use crate::tasks;
 use crate::tls::{Tls, TlsError};
 use crate::trace::SpanSink;
@@ -497,7 +497,10 @@ impl Gateway {
                 .fleet
                 .as_ref()
                 .filter(|fleet| fleet.has_peers())
-                .map(|fleet| fleet.status()),
+                .map(|fleet| ClusterStatus {
+                    limits_by_share: self.limiter.unanswered_in_fleet(),
+                    ..fleet.status()
+                }),
         }
     }
 

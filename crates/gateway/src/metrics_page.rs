@@ -123,6 +123,11 @@ fn fleet(status: Option<&ClusterStatus>) -> Vec<Family> {
             "Records written again after the engine had lost them, or had been away",
             |status| status.records_rewritten,
         ),
+        counter(
+            "rialto_cluster_limits_by_share",
+            "Times that the engine did not answer about a limit, and this replica's share decided",
+            |status| status.limits_by_share,
+        ),
         proxied,
     ]
 }

@@ -38,6 +38,8 @@ pub(crate) struct ClusterStatus {
     pub(crate) records_rewritten: u64,
     pub(crate) engine_operations: u64,
     pub(crate) engine_failures: u64,
+    /// How often the engine did not answer about a limit, so that this replica's share decided.
+    pub(crate) limits_by_share: u64,
     /// Requests that were sent to other replicas, by outcome.
     pub(crate) proxied: Vec<(&'static str, u64)>,
 }

@@ -93,6 +93,7 @@ impl FleetMetrics {
             records_rewritten: self.records_rewritten.load(Relaxed),
             engine_operations: self.operations.load(Relaxed),
             engine_failures: self.failures.load(Relaxed),
+            limits_by_share: 0,
             proxied: proxied
                 .map(|(outcome, count)| (outcome.as_str(), count.load(Relaxed)))
                 .collect(),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use aws_lc_rs::digest;
 use cluster::allowance::{Admission, Answer, ENGINE_WAIT, Slots, Tokens, WaitId};
-use cluster::{NodeId, Registry, SlotDemand, TokenDemand};
+use cluster::{NodeId, Registry, RegistryError, SlotDemand, TokenDemand};
 use parking_lot::Mutex;
 use protocol::time::Moment;
 use tokio::runtime::Handle;
@@ -39,8 +39,30 @@ struct Shared {
     clock: Clock,
     /// The replicas that lived when they were counted last.
     nodes: AtomicU32,
+    /// How often the engine did not answer about a limit, so that this replica's share decided.
+    unanswered: AtomicU64,
+    /// The last time it did not.
+    is_by_share: AtomicBool,
     /// The engine had lost slots of this replica.
     is_lost: AtomicBool,
+}
+
+impl Shared {
+    /// Notes whether the engine answered. The log has one line when it stops to, and one when it is
+    /// back.
+    fn note_answer(&self, error: Option<&RegistryError>) {
+        let was_by_share = self.is_by_share.swap(error.is_some(), Relaxed);
+        match error {
+            Some(error) => {
+                self.unanswered.fetch_add(1, Relaxed);
+                if !was_by_share {
+                    tracing::warn!(%error, "the engine does not answer: this replica admits its share of the limits of the fleet");
+                }
+            }
+            None if was_by_share => tracing::info!("limits hold for the whole fleet again"),
+            None => {}
+        }
+    }
 }
 
 /// The limits of a fleet, on one replica.
@@ -109,6 +131,8 @@ impl FleetLimits {
                 node,
                 clock,
                 nodes: AtomicU32::new(1),
+                unanswered: AtomicU64::new(0),
+                is_by_share: AtomicBool::new(false),
                 is_lost: AtomicBool::new(false),
             }),
             requests_per_minute: settings.requests_per_minute,
@@ -117,6 +141,11 @@ impl FleetLimits {
             destinations: Mutex::default(),
             next_count: AtomicU64::new(0),
         }
+    }
+
+    /// Returns how often the engine did not answer about a limit.
+    pub(super) fn unanswered(&self) -> u64 {
+        self.shared.unanswered.load(Relaxed)
     }
 
     /// Returns what the fleet counts of the caller with this name.
@@ -186,12 +215,17 @@ impl FleetLimits {
         Ok(slots)
     }
 
-    /// Returns the pool of a destination. One whose limit was changed by a reload has a new pool.
+    /// Returns the pool of a destination. It stays when a reload changes the limit: the engine knows
+    /// one number of slots of this replica.
     fn destination(&self, name: &str, limit: usize) -> Arc<Pool> {
         let limit = small(limit);
         let mut destinations = self.destinations.lock();
-        if let Some(pool) = destinations.get(name).filter(|pool| pool.limit == limit) {
-            return Arc::clone(pool);
+        if let Some(pool) = destinations.get(name).cloned() {
+            drop(destinations);
+            if pool.limit.swap(limit, Relaxed) != limit {
+                pool.act(|machine, _, _| machine.set_limit(limit));
+            }
+            return pool;
         }
         let pool = Pool::new(&self.shared, format!("destination:{}", hash(name)), limit);
         destinations.insert(name.to_owned(), Arc::clone(&pool));
@@ -316,12 +350,10 @@ impl Bucket {
         let bucket = Arc::clone(self);
         tasks::spawn("limit", async move {
             let granted = bucket.shared.registry.lease_tokens(&bucket.name, demand).await;
+            bucket.shared.note_answer(granted.as_ref().err());
             bucket.act(|state, now, nodes| match granted {
                 Ok(grant) => state.machine.handle_granted(now, grant),
-                Err(error) => {
-                    tracing::debug!(%error, "limit of the fleet is decided by this replica's share");
-                    state.machine.handle_away(now, nodes);
-                }
+                Err(_) => state.machine.handle_away(now, nodes),
             });
         });
     }
@@ -332,7 +364,7 @@ impl Bucket {
 struct Pool {
     shared: Arc<Shared>,
     name: String,
-    limit: u32,
+    limit: AtomicU32,
     state: Mutex<PoolState>,
     /// Whether this replica has nothing of it. Read under the lock of all callers.
     is_idle: AtomicBool,
@@ -349,7 +381,7 @@ impl Pool {
         Arc::new(Self {
             shared: Arc::clone(shared),
             name,
-            limit,
+            limit: AtomicU32::new(limit),
             state: Mutex::new(PoolState {
                 machine: Slots::new(limit),
                 waiting: HashMap::new(),
@@ -423,16 +455,14 @@ impl Pool {
                 .registry
                 .lease_slots(&pool.name, &shared.node, demand)
                 .await;
+            shared.note_answer(granted.as_ref().err());
             pool.act(|machine, now, nodes| match granted {
                 Ok(grant) => {
                     if machine.handle_granted(now, grant) {
                         shared.is_lost.store(true, Relaxed);
                     }
                 }
-                Err(error) => {
-                    tracing::debug!(%error, "limit of the fleet is decided by this replica's share");
-                    machine.handle_away(now, nodes);
-                }
+                Err(_) => machine.handle_away(now, nodes),
             });
         });
     }
@@ -587,6 +617,35 @@ mod tests {
             );
         }
         assert!(session(&one, "mail").await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn limit_that_a_reload_changes_counts_what_is_open() {
+        let [one, other] = replicas(LimitSettings::default()).await;
+        let limited = async |limiter: &Limiter, limit: usize| {
+            let mut permit = limiter.session(None)?;
+            let taken = limiter
+                .session_in_fleet(None, ("files", limit), &mut permit)
+                .await;
+            taken.map(|()| permit)
+        };
+        let mut held = Vec::new();
+        for limit in [2, 2, 3] {
+            held.push(limited(&one, limit).await.unwrap());
+        }
+        for limiter in [&one, &other] {
+            let refused = limited(limiter, 3).await.unwrap_err();
+            assert_eq!(refused, Refusal::TooManySessions { limit: 3 });
+        }
+        // A lower limit ends nothing, and admits nothing until enough has ended.
+        held.truncate(2);
+        assert!(limited(&one, 2).await.is_err());
+        drop(held);
+        testkit::poll_until("there is room", testkit::PATIENCE, async || {
+            Ok::<_, Refusal>(limited(&one, 2).await.ok())
+        })
+        .await
+        .unwrap();
     }
 
     #[tokio::test]

@@ -175,6 +175,11 @@ impl Limiter {
         self.fleet.is_some()
     }
 
+    /// Returns how often the engine of the fleet did not answer about a limit.
+    pub(crate) fn unanswered_in_fleet(&self) -> u64 {
+        self.fleet.as_ref().map_or(0, FleetLimits::unanswered)
+    }
+
     /// Counts a request of the whole fleet against its caller's minute.
     pub(crate) async fn request_in_fleet(&self, caller: Option<&Arc<Account>>) -> Result<(), Refusal> {
         match (&self.fleet, caller.and_then(|caller| caller.fleet())) {
