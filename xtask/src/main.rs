@@ -46,7 +46,7 @@ cargo xtask COMMAND
                    toolchain; installs cargo-fuzz into .test-deps, keeps what it finds there,
                    and leaves an input that breaks a promise in fuzz/artifacts
   lines            count the lines of product code, without tests, comments and blank lines
-  mutants --sample N [--seed S] [--only TEXT]
+  mutants --sample N [--seed S] [--only TEXT]…
                    change `protocol` in N small ways, one at a time, and list the changes that
                    its own tests do not notice. Fails below 95 %. Installs cargo-mutants into
                    .test-deps, and leaves its logs there

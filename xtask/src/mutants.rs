@@ -1,13 +1,14 @@
 //! Changes `crates/protocol` in small ways and checks whether its own tests notice.
 //!
 //! Hides cargo-mutants, the sampling and the reports. cargo-mutants lists the mutants. Most of them
-//! are built together, each behind a switch, and tested by running that build ([`at_once`]).
-//! cargo-mutants builds and tests the others, and decides which cannot be built. The quickest tests
-//! run first, and the others only for mutants that those miss. `xtask/surviving-mutants.txt` lists
-//! the mutants that are known to survive, each with the reason.
+//! are built together, each behind a switch, and tested by running that build ([`at_once`]). The
+//! others are built one by one, which also shows which cannot be built. The quickest tests run
+//! first, and the others only for mutants that those miss. `xtask/surviving-mutants.txt` lists the
+//! mutants that are known to survive, each with the reason.
 
 mod at_once;
 mod switch;
+mod test_binary;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, bail};
 
 use self::switch::Mutant;
+use self::test_binary::Ended;
 
 /// The tool's version, exact like every other pin.
 const CARGO_MUTANTS: &str = "26.2.0";
@@ -25,18 +27,6 @@ const PACKAGE: &str = "rialto-protocol";
 const WANTED: usize = 95;
 /// The mutants that are known to survive.
 const SURVIVING: &str = "xtask/surviving-mutants.txt";
-/// The longest run of the tests of one mutant, in seconds. A mutant may loop forever.
-const TEST_TIMEOUT: &str = "300";
-/// The tests in the order in which they are tried, with the names of their logs. `protocol` has no
-/// examples in its docs.
-const PHASES: &[(&str, &[&str])] = &[
-    ("conversations", &["--test=conversations"]),
-    ("units", &["--lib", "--test=properties"]),
-    ("simulation", &["--test=transparency", "--test=simulation"]),
-];
-
-/// Fewer random cases than in a run of the tests: what they catch, more would catch too.
-const FEWER_CASES: [(&str, &str); 2] = [("PROPTEST_CASES", "64"), ("RIALTO_SIMULATION_SEEDS", "300")];
 
 /// What to run.
 #[derive(Debug, PartialEq)]
@@ -45,20 +35,20 @@ pub struct Sample {
     count: usize,
     /// Chooses them. The same seed and source choose the same mutants.
     seed: Option<u64>,
-    /// Only mutants whose name contains this.
-    filter: Option<String>,
+    /// Only mutants whose name contains one of these; all, if there are none.
+    filters: Vec<String>,
 }
 
 impl Sample {
     pub fn parse(arguments: &[String]) -> anyhow::Result<Self> {
-        let (mut count, mut seed, mut filter) = (None, None, None);
+        let (mut count, mut seed, mut filters) = (None, None, Vec::new());
         let mut words = arguments.iter();
         while let Some(flag) = words.next() {
             let mut value = || words.next().with_context(|| format!("{flag} needs a value"));
             match flag.as_str() {
                 "--sample" => count = Some(number(flag, value()?)?),
                 "--seed" => seed = Some(number(flag, value()?)?),
-                "--only" => filter = Some(value()?.clone()),
+                "--only" => filters.push(value()?.clone()),
                 other => {
                     bail!("`mutants` does not know `{other}`: it takes --sample N, --seed S and --only TEXT")
                 }
@@ -68,7 +58,7 @@ impl Sample {
         Ok(Self {
             count: usize::try_from(count).context("--sample is too large")?,
             seed,
-            filter,
+            filters,
         })
     }
 }
@@ -83,9 +73,8 @@ pub fn run(repository: &Path, test_deps: &Path, sample: &Sample) -> anyhow::Resu
     let survivors = Survivor::read(repository)?;
     let tool = install(repository, test_deps)?;
     let mut mutants = list(repository, &tool)?;
-    if let Some(filter) = &sample.filter {
-        mutants.retain(|mutant| mutant.name.contains(filter));
-    }
+    let filters = &sample.filters;
+    mutants.retain(|mutant| filters.is_empty() || filters.iter().any(|text| mutant.name.contains(text)));
     let all = mutants.len();
     let names = mutants.iter().map(|mutant| mutant.name.clone()).collect();
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -103,23 +92,7 @@ pub fn run(repository: &Path, test_deps: &Path, sample: &Sample) -> anyhow::Resu
     let output = test_deps.join("mutants");
     let start = Instant::now();
     mutants.retain(|mutant| chosen.contains(&mutant.name));
-    let at_once::Outcome { mut report, left_out } =
-        at_once::test(repository, &output, &output.join("target"), &mutants)?;
-    let mut alone = Report {
-        missed: left_out,
-        ..Report::default()
-    };
-    for (name, tests) in PHASES {
-        let mutants = std::mem::take(&mut alone.missed);
-        if !mutants.is_empty() {
-            println!(
-                "xtask: {} mutants, each with a build of its own, for the {name}",
-                mutants.len()
-            );
-            alone.add(test(repository, &tool, &output, name, tests, &mutants)?);
-        }
-    }
-    report.add(alone);
+    let report = at_once::test(repository, &output, &mutants)?;
     let seconds = start.elapsed().as_secs();
     let report = report.explained(repository, &survivors);
     println!("\n{report}");
@@ -128,49 +101,6 @@ pub fn run(repository: &Path, test_deps: &Path, sample: &Sample) -> anyhow::Resu
         seconds / chosen.len() as u64
     );
     report.verdict()
-}
-
-/// Runs these tests against these mutants, and leaves the logs in a folder of this name.
-fn test(
-    repository: &Path,
-    tool: &Path,
-    output: &Path,
-    name: &str,
-    tests: &[&str],
-    mutants: &[String],
-) -> anyhow::Result<Report<String>> {
-    let folder = output.join(name);
-    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let mut command = self::mutants(repository, tool);
-    command
-        .args([
-            "--package",
-            PACKAGE,
-            "--no-shuffle",
-            "--colors",
-            "never",
-            "--minimum-test-timeout",
-            TEST_TIMEOUT,
-            "--output",
-        ])
-        .arg(&folder)
-        // Third-party crates stay built from one run to the next.
-        .env("CARGO_TARGET_DIR", output.join("target"))
-        // Most of the time goes into compiling the same few crates again.
-        .env("CARGO_PROFILE_DEV_DEBUG", "none")
-        .envs(FEWER_CASES);
-    // An argument of cargo applies to builds as well, so no other test is built.
-    command.args(tests.iter().map(|test| format!("--cargo-arg={test}")));
-    for mutant in mutants {
-        command.arg("--re").arg(format!("^{}$", escaped(mutant)));
-    }
-    let status = command.status().context("cannot run cargo mutants")?;
-    // 2 and 3 are mutants that were missed and that ran too long; anything else is no result at
-    // all.
-    if !matches!(status.code(), Some(0 | 2 | 3)) {
-        bail!("cargo mutants ended with {status}; see above");
-    }
-    Report::read(&folder.join("mutants.out"))
 }
 
 /// Returns all mutants.
@@ -217,20 +147,6 @@ fn choose(mut names: Vec<String>, count: usize, seed: u64) -> Vec<String> {
     names.truncate(count);
     names.sort();
     names
-}
-
-/// A regular expression that matches this text and no other.
-///
-/// Escapes no other punctuation, because `\<` and `\>` are the boundaries of a word.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len() * 2);
-    for c in text.chars() {
-        if r"\.+*?()|[]{}^$#&-~".contains(c) {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
 }
 
 /// A mutant that is known to survive, as `SURVIVING` lists it.
@@ -334,27 +250,14 @@ struct Report<M> {
 }
 
 impl Report<String> {
-    fn read(folder: &Path) -> anyhow::Result<Self> {
-        let lines = |name: &str| -> anyhow::Result<Vec<String>> {
-            let path = folder.join(name);
-            let text =
-                fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            Ok(text.lines().map(str::to_owned).collect())
-        };
-        Ok(Self {
-            caught: lines("caught.txt")?.len(),
-            timeouts: lines("timeout.txt")?.len(),
-            unviable: lines("unviable.txt")?.len(),
-            missed: lines("missed.txt")?,
-        })
-    }
-
-    /// Adds what became of the mutants that were missed before.
-    fn add(&mut self, other: Self) {
-        self.caught += other.caught;
-        self.timeouts += other.timeouts;
-        self.unviable += other.unviable;
-        self.missed.extend(other.missed);
+    /// Counts one mutant. `None`: it cannot be built.
+    fn count(&mut self, became: Option<Ended>, name: &str) {
+        match became {
+            Some(Ended::Passed) => self.missed.push(name.to_owned()),
+            Some(Ended::Failed) => self.caught += 1,
+            Some(Ended::TooLate) => self.timeouts += 1,
+            None => self.unviable += 1,
+        }
     }
 
     /// Finds the reasons of those that were missed.
@@ -452,9 +355,9 @@ mod tests {
 
     #[test]
     fn flags_say_how_many_and_which() {
-        let sample = parse("--sample 30 --seed 7 --only tasks").unwrap();
+        let sample = parse("--sample 30 --seed 7 --only tasks --only tools").unwrap();
         assert_eq!((sample.count, sample.seed), (30, Some(7)));
-        assert_eq!(sample.filter.as_deref(), Some("tasks"));
+        assert_eq!(sample.filters, ["tasks", "tools"]);
         for wrong in ["", "--sample", "--sample x", "--seed 1", "--sample 1 7"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
@@ -468,11 +371,6 @@ mod tests {
         assert_eq!(sample, choose(names(), 10, 1));
         assert_ne!(sample, choose(names(), 10, 2));
         assert_eq!(choose(names(), 1000, 3), names());
-    }
-
-    #[test]
-    fn names_are_matched_as_they_stand() {
-        assert_eq!(escaped("a.rs:1: <T> -> b()"), r"a\.rs:1: <T> \-> b\(\)");
     }
 
     #[test]
@@ -500,21 +398,18 @@ mod tests {
     }
 
     #[test]
-    fn mutant_that_the_slow_tests_catch_is_not_missed() {
-        let mut report = Report {
-            caught: 3,
-            timeouts: 0,
-            unviable: 1,
-            missed: Vec::new(),
-        };
-        report.add(Report {
-            caught: 1,
-            timeouts: 1,
-            unviable: 0,
-            missed: vec!["a.rs:1:1: b".to_owned()],
-        });
+    fn timeout_is_noticed_and_what_cannot_be_built_is_not_viable() {
+        let mut report = Report::default();
+        for became in [
+            Some(Ended::Failed),
+            Some(Ended::TooLate),
+            Some(Ended::Passed),
+            None,
+        ] {
+            report.count(became, "a.rs:1:1: b");
+        }
         let report = report.explained(Path::new("."), &[]);
-        assert_eq!((report.noticed(), report.viable(), report.unviable), (5, 6, 1));
+        assert_eq!((report.noticed(), report.viable(), report.unviable), (2, 3, 1));
     }
 
     #[test]

@@ -2,60 +2,81 @@
 //!
 //! A copy of the repository gets all mutants of a sample, each behind a switch
 //! ([`super::switch`]). The tests are built once, and run once for each mutant with its switch on.
+//! The mutants that the compiler refuses behind a switch are then built one after the other.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use serde_json::Value;
 
+use super::Report;
 use super::switch::{self, Mutant, Switched};
-use super::{FEWER_CASES, PACKAGE, Report};
+use super::test_binary::{self, Binary, Ended};
 
-/// The test binaries in the order in which they run for a mutant: those that catch most in the
-/// least time first.
-const BINARIES: &[&str] = &[
-    "conversations",
-    "protocol",
-    "properties",
-    "transparency",
-    "simulation",
-];
-/// How much longer than without a mutant a test binary may run.
-const SLOWER: u32 = 10;
-const LEAST_LIMIT: Duration = Duration::from_secs(60);
-/// The address space of a test binary in KiB. A mutant may allocate for ever.
-const MEMORY: &str = "4000000";
-
-/// What became of the mutants, and those that need a build of their own.
-pub struct Outcome {
-    pub report: Report<String>,
-    pub left_out: Vec<String>,
-}
+/// The root of the crate, which gets the definition of the switch.
+const ROOT: &str = "crates/protocol/src/lib.rs";
 
 /// Tests the mutants, in a copy of the repository below `folder`.
-pub fn test(repository: &Path, folder: &Path, target: &Path, mutants: &[Mutant]) -> anyhow::Result<Outcome> {
-    let copy = folder.join("switched");
+pub fn test(repository: &Path, folder: &Path, mutants: &[Mutant]) -> anyhow::Result<Report<String>> {
+    let (copy, target) = (folder.join("switched"), folder.join("target"));
     copy_repository(repository, &copy)?;
     let mut built = vec![true; mutants.len()];
     // Some errors, as of arithmetic that must overflow, are found by a build only.
     for step in ["check", "build"] {
-        while let Some(refused) = write_and_compile(repository, &copy, target, step, mutants, &mut built)? {
+        while let Some(refused) = write_and_compile(repository, &copy, &target, step, mutants, &mut built)? {
             println!("xtask: the compiler refuses {refused} of them behind a switch");
         }
     }
     let chosen: Vec<usize> = (0..mutants.len()).filter(|at| built[*at]).collect();
-    let left_out = (0..mutants.len()).filter(|at| !built[*at]);
-    let left_out = left_out.map(|at| mutants[at].name.clone()).collect();
     println!("xtask: {} mutants in one build", chosen.len());
-    let binaries = Binary::build(&copy, target)?;
-    let report = run_all(&binaries, mutants, &chosen)?;
-    Ok(Outcome { report, left_out })
+    let mut binaries = Binary::build_all(&copy, &target)?;
+    let mut report = run_all(&binaries, mutants, &chosen)?;
+    let alone: Vec<&Mutant> = (0..mutants.len())
+        .filter(|at| !built[*at])
+        .map(|at| &mutants[at])
+        .collect();
+    println!("xtask: {} mutants, each with a build of its own", alone.len());
+    restore(repository, &copy, mutants)?;
+    for (at, mutant) in alone.iter().enumerate() {
+        let original = original_of(repository, &mutant.file)?;
+        let path = copy.join(&mutant.file);
+        write_if_changed(&path, switch::mutated(&original, mutant)?.as_bytes())?;
+        let became = run_alone(&copy, &target, &mut binaries)?;
+        write_if_changed(&path, original.as_bytes())?;
+        let shown = became.map_or_else(|| "unviable".to_owned(), |ended| ended.to_string());
+        println!("xtask: {} of {}: {shown} {}", at + 1, alone.len(), mutant.name);
+        report.count(became, &mutant.name);
+    }
+    Ok(report)
+}
+
+/// Writes the files as they are without a mutant.
+fn restore(repository: &Path, copy: &Path, mutants: &[Mutant]) -> anyhow::Result<()> {
+    for file in mutants.iter().map(|mutant| mutant.file.as_str()).chain([ROOT]) {
+        write_if_changed(&copy.join(file), original_of(repository, file)?.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Builds and runs the tests of a copy with one mutant. `None`: it cannot be built.
+fn run_alone(copy: &Path, target: &Path, binaries: &mut [Binary]) -> anyhow::Result<Option<Ended>> {
+    for step in ["check", "build"] {
+        if !test_binary::errors(&test_binary::cargo(copy, target, &[step, "--lib"])?).is_empty() {
+            return Ok(None);
+        }
+    }
+    for binary in binaries {
+        binary.build(copy, target)?;
+        let ended = binary.run(None)?;
+        if ended != Ended::Passed {
+            return Ok(Some(ended));
+        }
+    }
+    Ok(Some(Ended::Passed))
 }
 
 /// Copies what git knows or would add: no build, no installed tools. Nothing of an earlier copy is
@@ -120,21 +141,14 @@ fn write_and_compile(
         write_if_changed(&copy.join(name), switched.text.as_bytes())?;
         files.insert(name.to_owned(), switched);
     }
-    let root = "crates/protocol/src/lib.rs";
     let with_switch = |text: &str| format!("{text}{}", switch::DEFINITION);
-    let text = match files.get(root) {
+    let text = match files.get(ROOT) {
         Some(switched) => with_switch(&switched.text),
-        None => with_switch(&original_of(repository, root)?),
+        None => with_switch(&original_of(repository, ROOT)?),
     };
-    write_if_changed(&copy.join(root), text.as_bytes())?;
-    let messages = cargo(copy, target, &[step, "--lib"])?;
-    let errors: Vec<&Value> = messages
-        .iter()
-        .filter(|message| message["reason"] == "compiler-message")
-        .map(|message| &message["message"])
-        .filter(|message| message["level"] == "error")
-        .filter(|message| message["spans"].as_array().is_some_and(|spans| !spans.is_empty()))
-        .collect();
+    write_if_changed(&copy.join(ROOT), text.as_bytes())?;
+    let messages = test_binary::cargo(copy, target, &[step, "--lib"])?;
+    let errors = test_binary::errors(&messages);
     let before = built.iter().filter(|built| **built).count();
     for error in &errors {
         for number in switch::blamed(&files, error) {
@@ -151,112 +165,6 @@ fn write_and_compile(
 
 fn original_of(repository: &Path, name: &str) -> anyhow::Result<String> {
     fs::read_to_string(repository.join(name)).with_context(|| format!("cannot read {name}"))
-}
-
-/// Runs cargo for the package, and returns what it reports.
-fn cargo(copy: &Path, target: &Path, arguments: &[&str]) -> anyhow::Result<Vec<Value>> {
-    let output = Command::new("cargo")
-        .args(arguments)
-        .args(["--quiet", "--package", PACKAGE, "--message-format=json"])
-        .current_dir(copy)
-        .env("CARGO_TARGET_DIR", target)
-        .env("CARGO_PROFILE_DEV_DEBUG", "none")
-        // The tests run many times for one build. Overflows are still checked.
-        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot run cargo")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .collect())
-}
-
-/// A test binary, and how long it may run.
-struct Binary {
-    path: PathBuf,
-    folder: PathBuf,
-    limit: Duration,
-}
-
-/// How a run of tests ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    Passed,
-    Failed,
-    TooLate,
-}
-
-impl Binary {
-    /// Builds the tests, and runs each once without a mutant.
-    fn build(copy: &Path, target: &Path) -> anyhow::Result<Vec<Self>> {
-        let messages = cargo(copy, target, &["test", "--no-run"])?;
-        let mut binaries = Vec::new();
-        for name in BINARIES {
-            let built = messages.iter().find(|message| {
-                message["target"]["name"] == *name
-                    && message["profile"]["test"] == true
-                    && message["executable"].is_string()
-            });
-            let path = built.and_then(|message| message["executable"].as_str());
-            let mut binary = Self {
-                path: path
-                    .with_context(|| format!("the tests `{name}` were not built"))?
-                    .into(),
-                folder: copy.join("crates/protocol"),
-                limit: Duration::from_secs(600),
-            };
-            let start = Instant::now();
-            if binary.run(None)? != Ended::Passed {
-                bail!("the tests `{name}` fail without a mutant");
-            }
-            binary.limit = LEAST_LIMIT.max(start.elapsed() * SLOWER);
-            binaries.push(binary);
-        }
-        Ok(binaries)
-    }
-
-    fn run(&self, mutant: Option<usize>) -> anyhow::Result<Ended> {
-        let mut command = Command::new("sh");
-        command
-            .args([
-                "-c",
-                "ulimit -v \"$1\" 2>/dev/null; shift; exec \"$@\"",
-                "sh",
-                MEMORY,
-            ])
-            .arg(&self.path)
-            .arg("--quiet")
-            .current_dir(&self.folder)
-            .envs(FEWER_CASES)
-            .env("RUST_BACKTRACE", "0")
-            // As many mutants as there are cores run at a time.
-            .env("RUST_TEST_THREADS", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        if let Some(number) = mutant {
-            command.env("MUTANT", number.to_string());
-        }
-        let mut child = command.spawn().context("cannot run the tests")?;
-        let start = Instant::now();
-        loop {
-            if let Some(status) = child.try_wait().context("cannot wait for the tests")? {
-                return Ok(if status.success() {
-                    Ended::Passed
-                } else {
-                    Ended::Failed
-                });
-            }
-            if start.elapsed() > self.limit {
-                child.kill().context("cannot end the tests")?;
-                child.wait().context("cannot wait for the tests")?;
-                return Ok(Ended::TooLate);
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
 }
 
 /// Runs the tests for each of these mutants.
@@ -276,14 +184,10 @@ fn run_all(binaries: &[Binary], mutants: &[Mutant], chosen: &[usize]) -> anyhow:
             let Ok(mut report) = report.lock() else {
                 bail!("a run of tests has panicked")
             };
-            match ended {
-                Ended::Passed => {
-                    println!("xtask: missed {}", mutants[number].name);
-                    report.missed.push(mutants[number].name.clone());
-                }
-                Ended::Failed => report.caught += 1,
-                Ended::TooLate => report.timeouts += 1,
-            }
+            let name = &mutants[number].name;
+            report.count(Some(ended), name);
+            let tested = report.caught + report.timeouts + report.missed.len();
+            println!("xtask: {tested} of {}: {ended} {name}", chosen.len());
         }
         Ok(())
     };

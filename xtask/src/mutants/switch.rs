@@ -5,7 +5,7 @@
 //! replaced operator, the deleted `!`, arm or guard, or the early return of a value.
 //!
 //! A mutant that cannot be written so is left out, and so are those that the compiler refuses:
-//! [`blamed`] finds them. Only cargo-mutants decides whether such a mutant can be built.
+//! [`blamed`] finds them. A build of such a mutant alone decides whether it can be built.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -126,6 +126,18 @@ pub fn switched(text: &str, mutants: &[(usize, &Mutant)]) -> anyhow::Result<Swit
     }
     writer.write(&source, 0..source.len());
     Ok(writer.switched)
+}
+
+/// Returns the text with one mutant and no switch.
+pub fn mutated(text: &str, mutant: &Mutant) -> anyhow::Result<String> {
+    let lines = line_starts(text);
+    let place = |place| offset(text, &lines, place);
+    let (from, to) = place(mutant.from)
+        .zip(place(mutant.to))
+        .with_context(|| format!("there is no such place: {}", mutant.name))?;
+    let mut mutated = text.to_owned();
+    mutated.replace_range(from..to, &mutant.replacement);
+    Ok(mutated)
 }
 
 fn line_starts(text: &str) -> Vec<usize> {
