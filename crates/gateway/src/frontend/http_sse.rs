@@ -167,13 +167,7 @@ impl RequestContext<'_> {
             let limiter = &self.gateway.limiter;
             limiter.session_request(self.began, &handle.requests)?;
         }
-        let body = body.read(self.destination.max_message_bytes()).await?;
-        let request_bytes = body.len() as u64;
-        let message = Message::scan(body).map_err(|error| RefusedRequest {
-            refusal: Refusal::NotAMessage(error),
-            message: None,
-            request_bytes,
-        })?;
+        let (message, request_bytes) = self.read_message(body).await?;
         let is_for_draining = message.kind() == Kind::Request && !destination.is_present();
         let accepted = match is_for_draining {
             true => Err(Refusal::UnknownSession),
@@ -203,6 +197,20 @@ impl RequestContext<'_> {
         Ok(respond::empty(StatusCode::ACCEPTED))
     }
 
+    /// Reads the whole body. Returns the message that it is, and its size in bytes.
+    async fn read_message(&self, body: &mut RequestBody) -> Result<(Message, u64), RefusedRequest> {
+        let body = body.read(self.destination.max_message_bytes()).await?;
+        let request_bytes = body.len() as u64;
+        match Message::scan(body) {
+            Ok(message) => Ok((message, request_bytes)),
+            Err(error) => Err(RefusedRequest {
+                refusal: Refusal::NotAMessage(error),
+                message: None,
+                request_bytes,
+            }),
+        }
+    }
+
     /// Returns the number of this replica, if there are others.
     fn process(&self) -> Option<u64> {
         let fleet = self.destination.fleet().filter(|_| self.gateway.peers.is_some());
@@ -223,13 +231,7 @@ impl RequestContext<'_> {
         body: &mut RequestBody,
         place: Permit,
     ) -> Result<Response<Body>, RefusedRequest> {
-        let body = body.read(self.destination.max_message_bytes()).await?;
-        let request_bytes = body.len() as u64;
-        let message = Message::scan(body).map_err(|error| RefusedRequest {
-            refusal: Refusal::NotAMessage(error),
-            message: None,
-            request_bytes,
-        })?;
+        let (message, request_bytes) = self.read_message(body).await?;
         let request = Outgoing {
             method: &Method::POST,
             uri: Some(&parts.uri),
