@@ -157,7 +157,8 @@ enum Outcome {
 }
 
 impl ModernRequest {
-    /// Returns the machine for a request, and the asks for the backend in their order.
+    /// Returns the machine for a request, and the asks for the backend in their order. A listen is
+    /// answered by a stream, so its client has to accept events.
     pub fn new(
         session: SessionKey,
         client: Arc<Client>,
@@ -272,10 +273,7 @@ impl ModernRequest {
                     Aim::Discover => self.conclude(Outcome::Discovered(server_info)),
                     Aim::Listen(listening) => {
                         match listening.begin(self.session, &server_info, &self.client, self.response.id()) {
-                            Ok(step) => {
-                                self.response.set_accepts(Accepts::Events);
-                                self.follow(step);
-                            }
+                            Ok(step) => self.follow(step),
                             Err(refusal) => {
                                 let (message, era) = (refusal, modern::ERA);
                                 self.conclude(Outcome::Reply { message, era });

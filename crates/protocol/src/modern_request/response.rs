@@ -108,10 +108,6 @@ impl Response {
         self.accepts
     }
 
-    pub(super) const fn set_accepts(&mut self, accepts: Accepts) {
-        self.accepts = accepts;
-    }
-
     pub(super) const fn status(&self) -> u16 {
         self.status
     }

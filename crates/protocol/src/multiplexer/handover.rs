@@ -128,7 +128,7 @@ mod tests {
     use super::super::{Limits, Output};
     use super::*;
     use crate::backend_face::legacy::ClientHello;
-    use crate::exchange::{Ask, CallKey, Principal, Request, Tell};
+    use crate::exchange::{Ask, BackendError, CallKey, Principal, Request, Tell};
     use crate::message::Message;
     use crate::method::LogLevel;
 
@@ -137,7 +137,7 @@ mod tests {
     const INITIALIZE_RESULT: &str = r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{},"resources":{"subscribe":true},"tools":{"listChanged":true}},"serverInfo":{"name":"s","version":"1"}}}"#;
 
     fn client(principal: &str) -> Arc<Client> {
-        let declared = Some(Bytes::from_static(br#"{"elicitation":{}}"#));
+        let declared = Some(Bytes::from_static(br#"{"elicitation":{},"roots":{}}"#));
         Arc::new(Client::declaring(Principal::named(principal), declared, None))
     }
 
@@ -285,6 +285,58 @@ mod tests {
         assert!(machine.hand_over(Moment::START, BOB).is_none());
         receive(&mut machine, r#"{"jsonrpc":"2.0","id":3,"result":{"tools":[]}}"#);
         assert!(machine.hand_over(Moment::START, BOB).is_some());
+    }
+
+    #[test]
+    fn session_stays_while_it_is_asked_outside_any_call() {
+        let mut machine = shared();
+        call(&mut machine, ANN, "tools/call", Request::Plain);
+        ask(&mut machine);
+        receive(&mut machine, r#"{"jsonrpc":"2.0","id":2,"result":{}}"#);
+        let message = r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#;
+        let message = Message::own(message.to_owned());
+        machine.handle_ask(
+            Moment::START,
+            Ask::Notice {
+                session: BOB,
+                message,
+            },
+        );
+        assert!(machine.leaving_client(BOB).is_some());
+        receive(&mut machine, r#"{"jsonrpc":"2.0","id":91,"method":"roots/list"}"#);
+        assert!(machine.leaving_client(BOB).is_none(), "the server asked Bob");
+    }
+
+    #[test]
+    fn session_stays_while_it_waits_for_its_opening() {
+        let mut machine = shared();
+        call(&mut machine, ANN, "tools/call", Request::Plain);
+        ask(&mut machine);
+        let backend_error = Arc::new(BackendError::default());
+        machine.handle_link_down(&backend_error);
+        let carl = SessionKey(3);
+        let open = Ask::Open {
+            session: carl,
+            call: CallKey(0),
+            client: client("carl"),
+            initialize: None,
+            era: Era::Legacy,
+            wants_notifications: true,
+        };
+        machine.handle_ask(Moment::START, open);
+        assert!(
+            machine.leaving_client(carl).is_none(),
+            "Carl waits for the answer"
+        );
+        machine.handle_link_up(Moment::START);
+        let hello = sent(&mut machine);
+        let id = hello
+            .split(r#""id":"#)
+            .nth(1)
+            .and_then(|rest| rest.split(',').next());
+        let result = INITIALIZE_RESULT.replace(r#""id":1"#, &format!(r#""id":{}"#, id.expect("an id")));
+        receive(&mut machine, &result);
+        assert!(machine.leaving_client(carl).is_some());
     }
 
     #[test]

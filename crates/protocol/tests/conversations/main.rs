@@ -36,6 +36,12 @@ macro_rules! conversations {
 }
 
 conversations! {
+    roots_of_one_principal_are_not_sent_while_another_is_there,
+    call_that_waits_for_its_own_client_is_not_refused_as_occupied,
+    only_roots_that_a_modern_client_answered_are_kept,
+    new_server_asks_the_only_session_after_a_crash_with_a_suspended_call,
+    task_notification_without_a_task_is_a_stray,
+    list_of_a_legacy_client_teaches_the_tools_of_a_modern_server,
     task_id_of_another_principal_stays_with_it,
     subscriptions_beyond_the_limit_are_refused,
     abandoned_calls_beyond_the_limit_are_counted,
