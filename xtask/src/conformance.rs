@@ -95,7 +95,7 @@ const SUITES: &[Suite] = &[
             Revision {
                 date: "2025-11-25",
                 selection: &["--spec-version", "2025-11-25", "--suite", "all"],
-                ways: Way::OF_CHILDREN,
+                ways: Way::OF_CHILDREN_AND_FLEETS,
             },
             Revision {
                 date: "2025-06-18",
@@ -139,17 +139,29 @@ enum Way {
     Remote,
     /// Rialto in front of another Rialto, which has the fixture as a child.
     Chain,
+    /// Three replicas behind a round-robin balancer, each with the fixture as a shared child.
+    Fleet,
 }
 
 impl Way {
     const OF_CHILDREN: &'static [Self] = &[Self::Native, Self::Shared, Self::PerSession];
+    const OF_CHILDREN_AND_FLEETS: &'static [Self] =
+        &[Self::Native, Self::Shared, Self::PerSession, Self::Fleet];
     const ALL: &'static [Self] = &[
         Self::Native,
         Self::Shared,
         Self::PerSession,
         Self::Remote,
         Self::Chain,
+        Self::Fleet,
     ];
+
+    fn replicas(self) -> usize {
+        match self {
+            Self::Native | Self::Shared | Self::PerSession | Self::Remote | Self::Chain => 1,
+            Self::Fleet => 3,
+        }
+    }
 
     fn as_str(self) -> &'static str {
         match self {
@@ -158,6 +170,7 @@ impl Way {
             Self::PerSession => "per_session",
             Self::Remote => "remote",
             Self::Chain => "chain",
+            Self::Fleet => "fleet",
         }
     }
 }
@@ -246,7 +259,8 @@ pub fn run(places: &Places<'_>, filters: &[String]) -> anyhow::Result<Report> {
     let expected = Expected::read(&places.repository.join(EXPECTED))?;
     let node = test_deps::modern_node(places.test_deps)?;
     let groups: Vec<_> = groups(filters).collect();
-    let cells: usize = groups.iter().map(|(_, revision, _)| revision.ways.len()).sum();
+    let ways_of = |&(suite, revision, era): &Group| ways(filters, suite, revision, era).count();
+    let cells: usize = groups.iter().map(ways_of).sum();
     println!("\nrunning the conformance suite, {cells} cells");
     let next = AtomicUsize::new(0);
     let finished = Mutex::new(Vec::new());
@@ -260,7 +274,7 @@ pub fn run(places: &Places<'_>, filters: &[String]) -> anyhow::Result<Report> {
                         era,
                         way: Way::Native,
                     };
-                    let outcome = measure_group(places, &node, &expected, index);
+                    let outcome = measure_group(places, &node, &expected, filters, index);
                     announce(index, &outcome);
                     finished.lock().expect("no worker panics").push((index, outcome));
                 }
@@ -292,7 +306,10 @@ pub fn run(places: &Places<'_>, filters: &[String]) -> anyhow::Result<Report> {
             report.failures.push(cell.cell.to_string());
         }
     }
-    if groups.len() == self::groups(&[]).count() && report.failures.is_empty() {
+    let all: usize = self::groups(&[])
+        .map(|(_, revision, _)| revision.ways.len())
+        .sum();
+    if cells == all && report.failures.is_empty() {
         report.serve_page = Some(document::render(&measured, &expected));
     }
     client_side::run(places, &node, &expected, filters, &mut report)?;
@@ -348,7 +365,7 @@ pub fn write_document(places: &Places<'_>, report: &Report) -> anyhow::Result<()
 
 type Group = (&'static Suite, &'static Revision, Era);
 
-/// The native run and those compared with it stay together, so a filter keeps or drops all of them.
+/// The groups of which a filter keeps a cell.
 fn groups(filters: &[String]) -> impl Iterator<Item = Group> {
     let all = SUITES.iter().flat_map(|suite| {
         let revisions = suite.revisions.iter();
@@ -368,14 +385,36 @@ fn groups(filters: &[String]) -> impl Iterator<Item = Group> {
     })
 }
 
+/// The ways that the filters keep. The native run stays with any of them, for they are compared with it.
+fn ways<'a>(
+    filters: &'a [String],
+    suite: &'static Suite,
+    revision: &'static Revision,
+    era: Era,
+) -> impl Iterator<Item = Way> + 'a {
+    revision.ways.iter().copied().filter(move |&way| {
+        let cell = Cell {
+            suite,
+            revision,
+            era,
+            way,
+        };
+        let name = cell.to_string();
+        way == Way::Native
+            || filters.is_empty()
+            || filters.iter().any(|filter| name.contains(filter.as_str()))
+    })
+}
+
 fn measure_group(
     places: &Places<'_>,
     node: &Path,
     expected: &Expected,
+    filters: &[String],
     native: Cell,
 ) -> anyhow::Result<Vec<Measured>> {
     let mut measured: Vec<Measured> = Vec::new();
-    for &way in native.revision.ways {
+    for way in ways(filters, native.suite, native.revision, native.era) {
         let cell = Cell { way, ..native };
         let (score, exit) = measure(places, node, cell).with_context(|| cell.to_string())?;
         let ceiling = measured.first().map(|native| &native.score);
@@ -399,14 +438,19 @@ fn measure(places: &Places<'_>, node: &Path, cell: Cell) -> anyhow::Result<(Scor
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let fixture = places.test_deps.join("conformance-server/server.mjs");
     let rialto = binaries()?.join("rialto");
+    let fleet = binaries()?.join("testkit-fleet");
     let programs = Programs {
         rialto: &rialto,
+        fleet: &fleet,
         node,
         fixture: &fixture,
     };
     let subject = Subject::start(cell, programs, &folder)?;
     if cell.era == Era::Legacy && cell.crosses() {
-        subject.warm_up().context("it does not answer")?;
+        // Each replica starts servers of its own, and the balancer goes round.
+        for _ in 0..cell.way.replicas() {
+            subject.warm_up().context("it does not answer")?;
+        }
     }
     let program = places.test_deps.join(cell.suite.folder).join(suite::PROGRAM);
     let score = suite::run(node, &program, cell.revision.selection, subject.url(), &folder);
@@ -460,6 +504,13 @@ mod tests {
             groups(&["0.1.16::2025-06-18::dual::shared".to_owned()]).count(),
             1
         );
+        let kept = |filter: &str| {
+            let (filters, suite) = ([filter.to_owned()], &SUITES[0]);
+            let ways = ways(&filters, suite, &suite.revisions[0], Era::Dual);
+            ways.collect::<Vec<_>>()
+        };
+        assert_eq!(kept("dual::fleet"), [Way::Native, Way::Fleet]);
+        assert_eq!(kept("2026-07-28::dual"), Way::ALL);
         assert!(matches(&["2025-03-26".to_owned()]));
         assert!(!matches(&["interop".to_owned()]));
     }

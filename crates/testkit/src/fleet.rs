@@ -25,6 +25,7 @@ use crate::rialto::{Launcher, Rialto, binary};
 mod balancer;
 mod link;
 mod nginx;
+pub mod program;
 mod served;
 mod service;
 

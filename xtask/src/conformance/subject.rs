@@ -37,6 +37,8 @@ pub struct Subject {
 #[derive(Debug, Clone, Copy)]
 pub struct Programs<'a> {
     pub rialto: &'a Path,
+    /// Starts replicas with a balancer, and ends them when it is asked to.
+    pub fleet: &'a Path,
     pub node: &'a Path,
     pub fixture: &'a Path,
 }
@@ -45,6 +47,7 @@ impl Subject {
     pub fn start(cell: Cell, programs: Programs<'_>, folder: &Path) -> anyhow::Result<Self> {
         let Programs {
             rialto,
+            fleet,
             node,
             fixture,
         } = programs;
@@ -70,6 +73,16 @@ impl Subject {
                     .args(["--era", cell.era.as_str(), "--http", "0"]);
                 let behind = Self::run(Way::Native, command, folder, "behind.log")?;
                 Self::in_front_of(behind, cell, rialto, folder)
+            }
+            Way::Fleet => {
+                let mut command = Command::new(fleet);
+                without_settings(&mut command);
+                let child = [node, fixture].map(|part| part.to_string_lossy().into_owned());
+                command
+                    .args(["fixture", "64"])
+                    .args(child)
+                    .args(["--era", cell.era.as_str()]);
+                Self::run(cell.way, command, folder, "subject.log")
             }
             Way::Chain => {
                 let command = of_child(cell, Way::Shared, programs);
@@ -163,7 +176,7 @@ impl Subject {
         let complaint = match self.way {
             // Node dies of the signal, and nothing is asked of it.
             Way::Native => None,
-            Way::Shared | Way::PerSession | Way::Remote | Way::Chain => {
+            Way::Shared | Way::PerSession | Way::Remote | Way::Chain | Way::Fleet => {
                 (!status.success()).then(|| format!("rialto left with {status} when it was asked to end"))
             }
         };
@@ -195,12 +208,16 @@ fn of_child(cell: Cell, way: Way, programs: Programs<'_>) -> Command {
 fn bridge(rialto: &Path) -> Command {
     let mut command = Command::new(rialto);
     command.args(["serve", "--listen", "127.0.0.1:0"]);
-    // Settings in the developer's environment must not decide what is measured.
+    without_settings(&mut command);
+    command
+}
+
+/// Settings in the developer's environment must not decide what is measured.
+fn without_settings(command: &mut Command) {
     let settings = std::env::vars_os().filter(|(name, _)| is_setting(&name.to_string_lossy()));
     for (name, _) in settings {
         command.env_remove(name);
     }
-    command
 }
 
 /// Waits for a child, but not longer than `patience`.
