@@ -48,6 +48,15 @@ impl Target {
             token: self.token.as_deref(),
         }
     }
+
+    /// Its front for a caller with another token.
+    pub(crate) fn front_with<'a>(&self, path: &'a str, token: &'a str) -> Front<'a> {
+        Front {
+            address: self.address,
+            path,
+            token: Some(token),
+        }
+    }
 }
 
 /// When a loop is over.
@@ -102,11 +111,22 @@ pub async fn open_session(
     target: &Target,
     path: &str,
 ) -> anyhow::Result<Session> {
-    let front = target.front(path);
     match target.words {
-        Era::Legacy => {}
-        Era::Modern => return Ok(Session::modern(front)),
+        Era::Legacy => {
+            let id = open_id(connection, target, path).await?;
+            Ok(Session::new(target.front(path), &id))
+        }
+        Era::Modern => Ok(Session::modern(target.front(path))),
     }
+}
+
+/// Opens a session of the legacy era. Returns its id.
+pub(crate) async fn open_id(
+    connection: &mut Connection,
+    target: &Target,
+    path: &str,
+) -> anyhow::Result<String> {
+    let front = target.front(path);
     let answer = connection.exchange(&request::opening(front)).await?;
     if answer.status != 200 {
         bail!("initialize: {}", refusal(&answer));
@@ -119,7 +139,7 @@ pub async fn open_session(
     if !matches!(answer.status, 200 | 202) {
         bail!("initialized: HTTP {}", answer.status);
     }
-    Ok(session)
+    Ok(id)
 }
 
 /// Whether this is the right answer to a call.
@@ -262,39 +282,57 @@ fn nanos(time: Duration) -> u32 {
     u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
 }
 
+/// Calls at a fixed rate, over so many connections in turn.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    pub call: Call,
+    pub per_second: u32,
+    pub connections: u32,
+}
+
 /// Sends calls at a fixed rate, whether or not the ones before have been answered.
 pub async fn paced(
     target: &Target,
     sessions: &Rc<Vec<Session>>,
-    per_second: u32,
+    pace: Pace,
     time: Duration,
 ) -> anyhow::Result<Outcome> {
-    const CONNECTIONS: u32 = 16;
     let mut connections = Vec::new();
-    for _ in 0..CONNECTIONS {
+    for _ in 0..pace.connections {
         connections.push(target.connect().await?);
     }
     let cpu = meter::cpu(target.pid)?;
     let started = Instant::now();
     let mut workers = JoinSet::new();
-    for (number, connection) in (0..CONNECTIONS).zip(connections) {
+    for (number, connection) in (0..pace.connections).zip(connections) {
         let sessions = Rc::clone(sessions);
-        let first = started + Duration::from_secs(1) * number / per_second;
-        let every = Duration::from_secs(1) * CONNECTIONS / per_second;
-        workers.spawn_local(pacer(connection, sessions, number, first, every, started + time));
+        let first = started + Duration::from_secs(1) * number / pace.per_second;
+        let every = Duration::from_secs(1) * pace.connections / pace.per_second;
+        let due = Due {
+            first,
+            every,
+            end: started + time,
+        };
+        workers.spawn_local(pacer(connection, sessions, number, pace.call, due));
     }
     gather(target.pid, workers, started, cpu).await
+}
+
+/// When the calls of one connection are due.
+#[derive(Clone, Copy)]
+struct Due {
+    first: Instant,
+    every: Duration,
+    end: Instant,
 }
 
 async fn pacer(
     mut connection: Connection,
     sessions: Rc<Vec<Session>>,
     number: u32,
-    first: Instant,
-    every: Duration,
-    end: Instant,
+    call: Call,
+    Due { first, every, end }: Due,
 ) -> anyhow::Result<LoadResult> {
-    let call = Call::Echo { padding: 0 };
     let (mut body, mut request) = (Vec::new(), Vec::new());
     let mut latencies = Vec::new();
     let mut due = first;

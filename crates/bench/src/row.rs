@@ -10,14 +10,14 @@ use crate::connect::{self, Measure, Measured};
 use crate::fan_out::{self, Plan};
 use crate::fleet;
 use crate::handler::Era;
-use crate::load::{self, Outcome, Target, Until};
+use crate::load::{self, Outcome, Pace, Target, Until};
 use crate::meter;
 use crate::overload;
 use crate::pipe::Pipe;
 use crate::request::{Call, Session};
 use crate::sdk;
 use crate::system::{Credentials, Programs, Running, Setup, System};
-use crate::threads;
+use crate::threads::{self, Tokens};
 
 /// One kind of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,6 +115,12 @@ pub struct Effort {
 
 const PLAIN: Call = Call::Echo { padding: 0 };
 const MEGABYTE: usize = 1_000_000;
+/// Few calls, so that each finds the system idle.
+const GENTLE: Pace = Pace {
+    call: PLAIN,
+    per_second: 100,
+    connections: 16,
+};
 
 impl Row {
     /// The word for `--only`.
@@ -233,6 +239,7 @@ impl Row {
                 Millis("p99 of small calls beside 10 MB messages, one thread"),
                 Millis("the same, two threads"),
                 Factor("calls/s with TLS, signed tokens and audit of bodies, two threads against one, ×"),
+                Factor("the same, where each call has a token that is not remembered, ×"),
             ],
             Self::Fleet => &[
                 Factor("CPU per call at the owner of its session, ×"),
@@ -319,8 +326,9 @@ impl Row {
             Self::Fleet => fleet::measure(programs, effort).await,
             Self::Threads => {
                 let latency = threads::beside_large_messages(programs, effort).await?;
-                let rate = threads::heavy_calls(programs, effort).await?;
-                Ok(vec![latency.one, latency.two, rate.two / rate.one])
+                let rate = threads::heavy_calls(programs, effort, Tokens::Remembered).await?;
+                let checked = threads::heavy_calls(programs, effort, Tokens::Checked).await?;
+                Ok(vec![latency.one, latency.two, rate.gain(), checked.gain()])
             }
             Self::Payload10M
             | Self::Flight64
@@ -439,7 +447,7 @@ impl Row {
             }
             Self::Paced => {
                 let sessions = warmed(target, PLAIN, effort).await?;
-                let outcome = load::paced(target, &sessions, 100, effort.time).await?;
+                let outcome = load::paced(target, &sessions, GENTLE, effort.time).await?;
                 Ok(vec![outcome.latency(0.5), outcome.latency(0.99)])
             }
             Self::Flight64

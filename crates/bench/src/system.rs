@@ -120,7 +120,7 @@ pub struct Running {
     pub first_answer: Duration,
     child: Child,
     /// The issuer of the tokens of its callers.
-    _issuer: Option<Issuer>,
+    pub issuer: Option<Issuer>,
     /// What it is in front of, if that is no child of its own. It is killed when this is dropped.
     _behind: Option<Child>,
     _files: TempDir,
@@ -226,7 +226,7 @@ impl System {
             },
             first_answer,
             child,
-            _issuer: issuer,
+            issuer,
             _behind: behind,
             _files: files,
         })
