@@ -25,7 +25,7 @@ const SMALL_CALLS: Pace = Pace {
     connections: 16,
 };
 /// Each keeps one thread busy for about a hundredth of a second, so that one thread is busy with
-/// them for a fifth of the time.
+/// them for a quarter of the time.
 const LARGE_MESSAGES: Pace = Pace {
     call: Call::Echo { padding: 10_000_000 },
     per_second: 20,

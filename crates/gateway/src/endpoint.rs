@@ -39,6 +39,7 @@ use crate::server_eras::EraMemory;
 use crate::session_handle::{LineListener, SessionHandle};
 use crate::settings::{self, LimitSettings};
 use crate::status::DestinationStatus;
+use crate::threads::Threads;
 use crate::upstream::{Upstream, UpstreamContext};
 
 use closing::SessionEnd;
@@ -51,6 +52,7 @@ pub(crate) use old_streams::{OldStream, OldStreamStep, OldStreams};
 pub(crate) struct SharedState {
     pub(crate) clock: Clock,
     pub(crate) launcher: Arc<Launcher>,
+    pub(crate) threads: Threads,
     pub(crate) recorder: Arc<Recorder>,
     /// The environment of this process, from which children get an allow-listed part.
     pub(crate) environment: Arc<BTreeMap<String, String>>,
@@ -106,6 +108,7 @@ impl SharedState {
         UpstreamContext {
             clock: self.clock,
             launcher: Arc::clone(&self.launcher),
+            threads: self.threads.clone(),
             environment: Arc::clone(&self.environment),
             eras: Arc::clone(&self.eras),
             tells_callers_apart: self.tells_callers_apart,

@@ -18,6 +18,7 @@ use crate::settings::{
     OnAuditFailure, Outages, Placement, RemoteSpec, Retry, Settings, Sharing, SharingRules, Show, SignIn,
     ToolPolicy, Transport,
 };
+use crate::threads::Threads;
 
 const NAME: &str = "demo";
 
@@ -115,6 +116,7 @@ pub(crate) fn replica(settings: &Settings, registry: &MemoryRegistry, name: &str
         launcher,
         BTreeMap::new(),
         Some(replica),
+        Threads::default(),
     );
     gateway.expect("the settings are good")
 }

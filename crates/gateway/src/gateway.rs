@@ -36,6 +36,7 @@ use crate::settings::{AuditSink, LimitSettings, Settings};
 use crate::state_dir::{StateDir, StateDirError};
 use crate::status::{ClusterStatus, DestinationStatus, Status};
 use crate::tasks;
+use crate::threads::Threads;
 use crate::tls::{Tls, TlsError};
 use crate::trace::SpanSink;
 
@@ -106,18 +107,20 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Makes a gateway that serves, as a replica of its fleet if the settings name one.
+    /// Makes a gateway that serves with these threads, as a replica of its fleet if the settings
+    /// name one.
     pub async fn start(
         settings: &Settings,
         listen: SocketAddr,
         launcher: Launcher,
         environment: BTreeMap<String, String>,
+        threads: Threads,
     ) -> Result<Arc<Self>, StartError> {
         let replica = match &settings.cluster {
             Some(cluster) => Some(Replica::connect(cluster).await?),
             None => None,
         };
-        Self::build(settings, listen, launcher, environment, replica)
+        Self::build(settings, listen, launcher, environment, replica, threads)
     }
 
     /// Makes a gateway that is in no fleet. `listen` is the address that was really bound.
@@ -127,7 +130,7 @@ impl Gateway {
         launcher: Launcher,
         environment: BTreeMap<String, String>,
     ) -> Result<Arc<Self>, StartError> {
-        Self::build(settings, listen, launcher, environment, None)
+        Self::build(settings, listen, launcher, environment, None, Threads::default())
     }
 
     /// Makes a gateway, as this replica if there is one.
@@ -137,6 +140,7 @@ impl Gateway {
         launcher: Launcher,
         environment: BTreeMap<String, String>,
         replica: Option<Replica>,
+        threads: Threads,
     ) -> Result<Arc<Self>, StartError> {
         let clock = Clock::new();
         let tls = settings.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
@@ -174,6 +178,7 @@ impl Gateway {
             draining: Arc::default(),
             clock,
             launcher: Arc::clone(&launcher),
+            threads,
             recorder: Arc::new(Recorder::new(
                 Arc::clone(&audit),
                 vec![Arc::clone(&listener_metrics) as Arc<dyn RecordListener>],

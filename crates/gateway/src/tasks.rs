@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::thread;
 
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tracing::Span;
 
@@ -21,11 +22,19 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    tokio::spawn(Named {
-        name,
-        span: tracing::debug_span!("task", name),
-        future: Box::pin(future),
-    })
+    tokio::spawn(Named::new(name, future))
+}
+
+/// Starts a task on the runtime of another thread; on the current one, if none is given.
+pub(crate) fn spawn_on<F>(thread: Option<&Handle>, name: &'static str, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    match thread {
+        Some(runtime) => runtime.spawn(Named::new(name, future)),
+        None => spawn(name, future),
+    }
 }
 
 /// Does work that may block (files, `fork`) beside the threads that serve, and returns what came of
@@ -57,6 +66,16 @@ struct Named<F> {
     name: &'static str,
     span: Span,
     future: Pin<Box<F>>,
+}
+
+impl<F> Named<F> {
+    fn new(name: &'static str, future: F) -> Self {
+        Self {
+            name,
+            span: tracing::debug_span!("task", name),
+            future: Box::pin(future),
+        }
+    }
 }
 
 impl<F: Future> Future for Named<F> {

@@ -17,6 +17,7 @@ use protocol::negotiation::StartedFor;
 use protocol::placement;
 use protocol::time::Moment;
 use protocol::tool_policy::ToolPolicy;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::backend::process::Launcher;
@@ -32,6 +33,7 @@ use crate::settings::{
     self, BackendSpec, ProcessSpec, RemoteSpec, Sharing, SharingRules, SignIn, Start, Transport,
 };
 use crate::status::{Depths, Health, HealthKind};
+use crate::threads::Threads;
 use instances::{InstancePool, Instances, Started};
 
 pub(crate) use instances::InstanceKey;
@@ -41,6 +43,8 @@ pub(crate) use instances::InstanceKey;
 pub(crate) struct UpstreamContext {
     pub(crate) clock: Clock,
     pub(crate) launcher: Arc<Launcher>,
+    /// Where instances run.
+    pub(crate) threads: Threads,
     /// The environment of this process, from which children get an allow-listed part.
     pub(crate) environment: Arc<BTreeMap<String, String>>,
     /// What servers have shown of their eras, across reloads.
@@ -77,7 +81,11 @@ pub(crate) struct Upstream {
 enum Backend {
     Process(Box<ProcessSpec>),
     /// The server that all instances reach over HTTP.
-    Remote(Arc<Server>),
+    Remote {
+        server: Arc<Server>,
+        /// They share its connections, so they run on one thread, if there are several.
+        thread: Option<Handle>,
+    },
 }
 
 /// The state of an upstream at one moment.
@@ -106,7 +114,10 @@ impl Upstream {
     ) -> Self {
         let backend = match &settings.backend {
             BackendSpec::Process(spec) => Backend::Process(Box::new(spec.clone())),
-            BackendSpec::Remote(spec) => Backend::Remote(Arc::new(Server::new(spec.clone()))),
+            BackendSpec::Remote(spec) => Backend::Remote {
+                server: Arc::new(Server::new(spec.clone())),
+                thread: context.threads.for_instance().cloned(),
+            },
         };
         Self {
             name: settings.name.as_str().into(),
@@ -171,7 +182,7 @@ impl Upstream {
     fn remote(&self) -> Option<&Arc<Server>> {
         match &self.backend {
             Backend::Process(_) => None,
-            Backend::Remote(server) => Some(server),
+            Backend::Remote { server, .. } => Some(server),
         }
     }
 

@@ -1,10 +1,9 @@
 //! `rialto serve`: settings in, a gateway out, until a signal ends it.
 //!
-//! With `threads: 1` a runtime of one thread serves, which costs least for small calls. With more
-//! there is one runtime whose threads take tasks from each other. The alternative, a runtime per
-//! thread with connections dealt out among them, binds a connection to its thread: calls that share
-//! it with a large message wait although another thread is idle, and a call whose instance is on
-//! another thread costs a wake-up each way.
+//! The thread of this command serves. With `threads` above one, others serve beside it, each with a
+//! runtime of its own ([`Threads`]). The alternative is one runtime whose threads take tasks from
+//! each other. It costs a fifth more processor time per call, since a call then moves between
+//! threads at any step. `docs/performance.md` has the figures.
 
 mod reload;
 mod systemd;
@@ -12,7 +11,6 @@ mod systemd;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,9 +20,9 @@ use gateway::backend::process::{self, Launcher, WardenCommand};
 use gateway::line_sink::LineSink;
 use gateway::settings::{BackendSpec, Settings, Start};
 use gateway::trace::SpanSink;
-use gateway::{Gateway, Listening, StartError};
+use gateway::{Gateway, Listening, StartError, Threads};
 use tokio::net::TcpSocket;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -81,36 +79,34 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         Ok(started) => started.unzip(),
         Err(error) => return fail(exit::FAILED, &format!("{error:#}")),
     };
-    let runtime = match runtime(settings.threads) {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
+    let started = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .and_then(|runtime| Ok((Threads::start(&runtime, settings.threads)?, runtime)));
+    let ((threads, others), runtime) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            return fail(
+                exit::FAILED,
+                &format!("cannot start the threads that serve: {error}"),
+            );
+        }
     };
     let outlets = Outlets {
         format: logs.format,
         log: telemetry.sink(),
         spans,
     };
-    let code = runtime.block_on(serve(&settings, flags, environment, outlets, watched, passed));
+    let serving = serve(&settings, flags, environment, (threads, outlets), watched, passed);
+    let code = runtime.block_on(serving);
     // All that still runs has been asked to stop and was waited for.
+    others.stop(LAST_LINES);
     runtime.shutdown_timeout(LAST_LINES);
     if let Some(exporter) = exporter {
         exporter.finish();
     }
     drop(telemetry);
     code
-}
-
-/// Returns a runtime that serves with this many threads.
-fn runtime(threads: NonZeroUsize) -> std::io::Result<Runtime> {
-    let mut builder = match threads.get() {
-        1 => Builder::new_current_thread(),
-        several => {
-            let mut builder = Builder::new_multi_thread();
-            builder.worker_threads(several).thread_name("rialto-serve");
-            builder
-        }
-    };
-    builder.enable_all().build()
 }
 
 /// Closes the memory and the environment of this process to the servers that it starts.
@@ -140,7 +136,7 @@ async fn serve(
     settings: &Settings,
     flags: &ServeFlags,
     environment: &Environment,
-    outlets: Outlets,
+    (threads, outlets): (Threads, Outlets),
     watched: Option<Vec<PathBuf>>,
     passed: Option<TcpListener>,
 ) -> ExitCode {
@@ -149,7 +145,7 @@ async fn serve(
         Err(error) => return fail(exit::CANNOT_LISTEN, &cannot_listen(settings.listen, &error)),
     };
     let notifier = Notifier::of(environment);
-    let gateway = match Gateway::start(settings, address, launcher(), environment.all()).await {
+    let gateway = match Gateway::start(settings, address, launcher(), environment.all(), threads).await {
         Ok(gateway) => gateway,
         Err(error) => return cannot_start(error),
     };

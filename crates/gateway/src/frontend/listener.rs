@@ -1,6 +1,7 @@
 //! The listener: accepts connections, and serves the requests on them.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::client_stream::ClientStream;
@@ -47,16 +49,27 @@ pub(crate) async fn accept_loop(gateway: Arc<Gateway>, listener: TcpListener, cl
                         continue;
                     }
                 };
+                let thread = gateway.shared.threads.for_connection();
+                let stream = match Accepted::new(stream, thread) {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot hand a connection to its thread");
+                        continue;
+                    }
+                };
                 let (serving, slot) = (Arc::clone(&gateway), Arc::clone(&admitted.slot));
                 let closing = closing.subscribe();
-                let connection = tasks::spawn("connection", async move {
+                let connection = tasks::spawn_on(thread, "connection", async move {
                     // Another thread may be here before the handle is set, which the first answer
                     // may need.
                     while slot.handle().is_none() {
                         tokio::task::yield_now().await;
                     }
                     let _counted = serving.count_connection();
-                    serve_connection(&serving, stream, peer, slot, closing).await;
+                    match stream.registered() {
+                        Ok(stream) => serve_connection(&serving, stream, peer, slot, closing).await,
+                        Err(error) => tracing::warn!(%error, "cannot serve a connection"),
+                    }
                 });
                 admitted.slot.can_be_ended_by(connection.abort_handle());
                 if let Some(evicted) = admitted.evicted {
@@ -79,6 +92,30 @@ pub(crate) async fn accept_loop(gateway: Arc<Gateway>, listener: TcpListener, cl
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
+        }
+    }
+}
+
+/// A connection on its way to the task that serves it. A socket is polled by the thread that serves
+/// it, so it is registered there.
+enum Accepted {
+    Here(TcpStream),
+    Elsewhere(std::net::TcpStream),
+}
+
+impl Accepted {
+    fn new(stream: TcpStream, thread: Option<&Handle>) -> io::Result<Self> {
+        match thread {
+            Some(_) => stream.into_std().map(Self::Elsewhere),
+            None => Ok(Self::Here(stream)),
+        }
+    }
+
+    /// Returns the socket, registered with the current runtime.
+    fn registered(self) -> io::Result<TcpStream> {
+        match self {
+            Self::Here(stream) => Ok(stream),
+            Self::Elsewhere(stream) => TcpStream::from_std(stream),
         }
     }
 }

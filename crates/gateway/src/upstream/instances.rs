@@ -311,7 +311,7 @@ impl Upstream {
                 shows_output: self.shows_output(spec),
                 environment: Arc::clone(&self.context.environment),
             }),
-            Backend::Remote(server) => Supervisor::Remote(RemoteSupervisor::new(
+            Backend::Remote { server, .. } => Supervisor::Remote(RemoteSupervisor::new(
                 Arc::clone(server),
                 Arc::clone(&instance),
                 forwarded(from_headers),
@@ -326,7 +326,11 @@ impl Upstream {
     pub(super) fn supervise(&self, instance: Arc<Instance>, supervisor: Supervisor) {
         let (count, pool) = (Arc::clone(&self.supervisors), Arc::clone(&self.pool));
         pool.lock().instances.push(Arc::clone(&instance));
-        tasks::spawn("instance", async move {
+        let thread = match &self.backend {
+            Backend::Process(_) => self.context.threads.for_instance(),
+            Backend::Remote { thread, .. } => thread.as_ref(),
+        };
+        tasks::spawn_on(thread, "instance", async move {
             while AssertUnwindSafe(supervisor.run()).catch_unwind().await.is_err() {
                 tracing::error!(destination = %instance.destination(), "a supervisor panicked; restarting it");
                 let backend_error = Arc::new(BackendError {

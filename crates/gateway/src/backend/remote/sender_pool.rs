@@ -18,6 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::backend_face::WireId;
 use protocol::delivery::{MessageInfo, PostRequest};
 use protocol::exchange::{Failure, Upstream};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 
@@ -62,6 +63,8 @@ pub(crate) struct SenderPool {
     state: Mutex<PoolState>,
     /// Notified when `returned` has an outcome.
     news: Notify,
+    /// The runtime of the supervisor. Callers may be on other threads.
+    runtime: Handle,
 }
 
 #[derive(Debug, Default)]
@@ -75,11 +78,13 @@ struct PoolState {
 }
 
 impl SenderPool {
+    /// Makes a pool whose workers run on the current runtime.
     pub(super) fn new(session: Arc<RemoteSession>) -> Self {
         Self {
             session,
             state: Mutex::default(),
             news: Notify::new(),
+            runtime: Handle::current(),
         }
     }
 
@@ -108,7 +113,8 @@ impl SenderPool {
         }
         let worker = Arc::new(Worker::default());
         worker.assign(job);
-        let task = tasks::spawn("sender", work(Arc::clone(self), Arc::clone(&worker)));
+        let working = work(Arc::clone(self), Arc::clone(&worker));
+        let task = tasks::spawn_on(Some(&self.runtime), "sender", working);
         state.workers.push((worker, task.abort_handle()));
     }
 
