@@ -1,8 +1,8 @@
 //! What a second thread is worth: small calls beside large messages, and calls that are more work.
 //!
 //! The load and the children share the two processors with Rialto. So large messages come at a rate
-//! that leaves the machine idle time: otherwise the small calls would wait for a processor, whatever
-//! Rialto does. Heavy calls fill both processors: there each line shows what the load itself took.
+//! that leaves the machine idle time: otherwise the small calls would wait for a processor in any
+//! case. Heavy calls fill both processors: there each line shows what the load itself took.
 
 use std::rc::Rc;
 use std::thread;
