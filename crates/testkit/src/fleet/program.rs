@@ -43,8 +43,14 @@ async fn serve(mut args: impl Iterator<Item = String>) -> Result<()> {
         .map_err(|error| Failure::new(format!("{sessions}: {error}")))?;
     let mut terminated = signal(SignalKind::terminate())?;
     let arguments: Vec<String> = args.collect();
-    // JSON is YAML too, and quotes any character of a path.
-    let destination = json!({"command": program, "args": arguments, "max_sessions": sessions});
+    // The server keeps its lists in memory, so there is one for all replicas. JSON is YAML too, and
+    // quotes any character of a path.
+    let destination = json!({
+        "command": program,
+        "args": arguments,
+        "max_sessions": sessions,
+        "placement": "one",
+    });
     let config = FleetConfig::new(&format!("  {name}: {destination}\n"));
     let mut fleet = config.start().await?;
     show(&format!("{} (fleet)", fleet.url_of(&name)));
