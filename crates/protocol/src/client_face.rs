@@ -30,3 +30,19 @@ fn respond(id: &[u8], member: &str, raw: &str) -> Bytes {
     .concat()
     .into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_is_modern_if_it_describes_itself() {
+        let era = |params: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{params}}}"#);
+            era_of(&Message::own(text))
+        };
+        assert_eq!(era("{}"), Era::Legacy);
+        let described = r#"{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}"#;
+        assert_eq!(era(described), Era::Modern);
+    }
+}

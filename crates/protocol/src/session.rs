@@ -813,6 +813,9 @@ mod tests {
             assert_eq!(session.usage(), usage);
             assert!(!session.is_expired(Moment::START.after(limit), hour));
             assert!(session.is_expired(later, hour));
+            assert!(!session.is_ended());
+            assert!(session.end().is_some());
+            assert!(session.is_ended() && session.end().is_none());
         }
     }
 }

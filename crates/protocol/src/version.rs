@@ -276,4 +276,10 @@ mod tests {
     fn eras_have_the_names_of_the_configuration() {
         assert_eq!(Era::ALL.map(Era::as_str), ["legacy", "modern"]);
     }
+
+    #[test]
+    fn posts_of_the_modern_era_alone_mirror_the_body() {
+        let headers = [HeaderStyle::Session, HeaderStyle::Mirrored];
+        assert_eq!(Era::ALL.map(Era::post_headers), headers);
+    }
 }

@@ -457,6 +457,14 @@ mod tests {
     }
 
     #[test]
+    fn mutant_alone_replaces_its_span() {
+        let text = "fn f() -> bool {\n    \"é\"; g() && h()\n}";
+        let and = mutant(text, "BinaryOperator", "&&", 0, "||");
+        assert_eq!(mutated(text, &and).expect("a place"), text.replace("&&", "||"));
+        assert!(mutated("", &and).is_err());
+    }
+
+    #[test]
     fn value_is_returned_before_the_body() {
         let text = "fn f() -> bool {\n    \"é\"; g() && h()\n}";
         let value = mutant(text, "FnValue", "\"é\"; g() && h()", 0, "true");

@@ -405,6 +405,33 @@ mod tests {
     }
 
     #[test]
+    fn text_of_a_failure_has_what_a_person_needs_to_mend_it() {
+        let explained = |lines, first: Option<&str>| {
+            let backend_error = BackendError {
+                what: "exit status 3".into(),
+                stray_output: Some(StrayOutput {
+                    lines,
+                    first: first.map(str::to_owned),
+                }),
+                hints: vec!["set `A`".into()],
+                ..BackendError::default()
+            };
+            let body = lower_failure(b"1", &Failure::Exited(Arc::new(backend_error)));
+            let value: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            value["error"]["message"].as_str().unwrap_or_default().to_owned()
+        };
+        let ended = "the server ended while it worked on the request (exit status 3)";
+        assert_eq!(
+            explained(1, Some("hello")),
+            format!("{ended}; 1 line on stdout was no message, the first: hello; set `A`")
+        );
+        assert_eq!(
+            explained(2, None),
+            format!("{ended}; 2 lines on stdout were no messages; set `A`")
+        );
+    }
+
+    #[test]
     fn an_initialize_result_gets_an_older_clients_version_and_nothing_else_changes() {
         let server_info = ServerInfo {
             message: message(

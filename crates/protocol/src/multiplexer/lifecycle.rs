@@ -354,6 +354,23 @@ mod tests {
     }
 
     #[test]
+    fn call_that_waits_fails_after_a_panic() {
+        let mut machine = machine();
+        open(&mut machine, 1);
+        machine.handle_panic(&Arc::new(BackendError::default()));
+        let failed = std::iter::from_fn(|| machine.poll_output()).any(|output| {
+            matches!(
+                output,
+                Output::Tell(Tell::Failed {
+                    failure: Failure::Exited(_),
+                    ..
+                })
+            )
+        });
+        assert!(failed);
+    }
+
+    #[test]
     fn silent_server_gets_the_first_message_of_the_other_era_in_time() {
         let mut machine = machine();
         machine.plan_eras(EraPlan::First(Era::Modern));

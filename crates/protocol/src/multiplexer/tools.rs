@@ -309,7 +309,9 @@ fn next_cursor(result: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Limits, Multiplexer};
     use super::*;
+    use crate::backend_face::legacy::ClientHello;
     use crate::wire::header::MirroredHeaders;
 
     #[test]
@@ -330,5 +332,9 @@ mod tests {
         assert!(tools.check_mirrored(&call("mirrored"), &region(b"eu")).is_ok());
         assert!(tools.check_mirrored(&call("mirrored"), &region(b"us")).is_err());
         assert!(tools.check_mirrored(&call("mirrored"), &none).is_err());
+        let mut machine = Multiplexer::new(Limits::default(), ClientHello::Newest);
+        machine.tools = tools;
+        assert!(machine.check_mirrored(&call("mirrored"), &region(b"eu")).is_ok());
+        assert!(machine.check_mirrored(&call("mirrored"), &none).is_err());
     }
 }

@@ -36,6 +36,8 @@ macro_rules! conversations {
 }
 
 conversations! {
+    roots_of_no_session_in_particular_are_refused_at_once,
+    poll_counts_though_the_request_for_the_outcome_did_not_arrive,
     roots_of_one_principal_are_not_sent_while_another_is_there,
     call_that_waits_for_its_own_client_is_not_refused_as_occupied,
     only_roots_that_a_modern_client_answered_are_kept,

@@ -660,3 +660,12 @@ fn lines_wait_to_be_written_until_they_are_taken() {
     read_lines(&mut client);
     assert!(!client.has_outgoing());
 }
+
+#[test]
+fn line_that_waits_keeps_no_buffer_alive_that_is_much_larger() {
+    let buffer = Bytes::from(vec![b' '; 2 << 20]);
+    let is_shared = |line: Bytes| apart(line.clone()).as_ptr() == line.as_ptr();
+    assert!(!is_shared(buffer.slice(..100)));
+    assert!(!is_shared(buffer.slice(..(1 << 20) - 1)));
+    assert!(is_shared(buffer.slice(..1 << 20)), "a large line is not copied");
+}

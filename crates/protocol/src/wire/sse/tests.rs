@@ -300,3 +300,14 @@ proptest! {
         let _ = read(max_event, [&input[..]]);
     }
 }
+
+#[test]
+fn stream_that_takes_up_another_goes_on_from_its_last_event() {
+    let id = Some(Bytes::from_static(b"7"));
+    let mut parser = SseParser::resuming(10, id.clone(), Some(250));
+    assert_eq!((parser.last_event_id(), parser.retry()), (id.as_ref(), Some(250)));
+    parser.push(b"data: x\n\n");
+    assert_eq!(parser.next(), Ok(Some(event(None, "x", Some("7"), None))));
+    parser.push(b"data: longer than ten bytes\n\n");
+    assert!(parser.next().is_err());
+}
