@@ -11,7 +11,9 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::FleetConfig;
+use crate::client::McpClient;
 use crate::failure::{Failure, Result};
+use crate::patience::{PATIENCE, poll_until};
 
 /// A replica that ends takes up to a second for its connections, and five for a child.
 const END_DEADLINE: Duration = Duration::from_secs(15);
@@ -53,6 +55,7 @@ async fn serve(mut args: impl Iterator<Item = String>) -> Result<()> {
     });
     let config = FleetConfig::new(&format!("  {name}: {destination}\n"));
     let mut fleet = config.start().await?;
+    wait_for_place(&fleet.url_of(&name)).await?;
     show(&format!("{} (fleet)", fleet.url_of(&name)));
     terminated.recv().await;
     for number in 0..fleet.size() {
@@ -62,6 +65,21 @@ async fn serve(mut args: impl Iterator<Item = String>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Waits until the engine gives the place of the server to a replica. A new engine waits as long as a
+/// holder that it may have forgotten could still run its server.
+async fn wait_for_place(url: &str) -> Result<()> {
+    poll_until("the server has its place", PATIENCE, async || {
+        let client = McpClient::connect(url).await?;
+        let reply = client.initialize("2025-11-25", json!({})).await?;
+        let has_place = reply.status != 503;
+        if client.session().is_some() {
+            client.delete().await?;
+        }
+        Ok::<_, Failure>(has_place.then_some(()))
+    })
+    .await
 }
 
 fn show(text: &str) {
