@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cluster::memory::MemoryEngine;
-use cluster::ownership::{Away, Binding, Decision, Limits, Output, Ownership, Refusal};
+use cluster::ownership::{Away, Binding, Decision, Limits, Output, Ownership, Unavailable};
 use cluster::registry::Claim;
 use cluster::{Change, Hello, Node, NodeId, SessionRecord, State, TakeOver, Updated, WallTime};
 use uuid::Uuid;
@@ -546,11 +546,11 @@ impl Fleet {
             Decision::Unknown => self.phase.unknown += 1,
             Decision::Refuse(refusal) => {
                 let why = match refusal {
-                    Refusal::Away => "away",
-                    Refusal::Settling => "settling",
-                    Refusal::OwnerUnreached => "owner unreached",
-                    Refusal::Draining => "draining",
-                    Refusal::Busy => "busy",
+                    Unavailable::Away => "away",
+                    Unavailable::Settling => "settling",
+                    Unavailable::OwnerUnreached => "owner unreached",
+                    Unavailable::Draining => "draining",
+                    Unavailable::Busy => "busy",
                 };
                 *self.phase.refused.entry(why).or_default() += 1;
             }

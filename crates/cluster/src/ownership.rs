@@ -31,7 +31,7 @@
 //! 2. If the registry still knows the lease, it has lost nothing: the answer is
 //!    [`Decision::Unknown`].
 //! 3. If it does not, it may have lost records too. For [`SETTLING`] owners write theirs again, and
-//!    such requests are refused ([`Refusal::Settling`]).
+//!    such requests are refused ([`Unavailable::Settling`]).
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -125,12 +125,12 @@ pub enum Decision {
     /// There is no such session.
     Unknown,
     /// It cannot be decided now; the client may try again.
-    Refuse(Refusal),
+    Refuse(Unavailable),
 }
 
 /// Why a request is refused for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum Unavailable {
     /// The registry does not answer.
     Away,
     /// The registry came back empty, and owners are still writing their records again.
@@ -148,7 +148,7 @@ impl Decision {
     /// clients.
     fn towards(self, origin: Origin) -> Self {
         match (origin, self) {
-            (Origin::Peer, Self::Proxy { .. } | Self::Refuse(Refusal::Draining)) => Self::NotOwner,
+            (Origin::Peer, Self::Proxy { .. } | Self::Refuse(Unavailable::Draining)) => Self::NotOwner,
             (Origin::Peer | Origin::Client, decision) => decision,
         }
     }
@@ -424,7 +424,7 @@ impl Ownership {
         self.next = now.max(since + RENEWAL);
         // What was not found before this replica was a member is not known to be missing.
         let missing = std::mem::take(&mut self.missing);
-        self.settle_all(missing, &Decision::Refuse(Refusal::Settling));
+        self.settle_all(missing, &Decision::Refuse(Unavailable::Settling));
         if joined.is_ok() {
             self.membership = Membership::Member { joined: now, since };
             // While there was no lease, another replica may have taken any of them over.
@@ -450,7 +450,7 @@ impl Ownership {
                     *last = since;
                 }
                 let decision = match now < self.settles {
-                    true => Decision::Refuse(Refusal::Settling),
+                    true => Decision::Refuse(Unavailable::Settling),
                     false => Decision::Unknown,
                 };
                 self.settle_all(confirming, &decision);
@@ -463,9 +463,9 @@ impl Ownership {
                 self.membership = Membership::Outside;
                 self.settles = now + SETTLING;
                 self.next = now;
-                self.settle_all(confirming, &Decision::Refuse(Refusal::Settling));
+                self.settle_all(confirming, &Decision::Refuse(Unavailable::Settling));
             }
-            Err(Away) => self.settle_all(confirming, &Decision::Refuse(Refusal::Away)),
+            Err(Away) => self.settle_all(confirming, &Decision::Refuse(Unavailable::Away)),
         }
         self.handle_timeout(now);
     }
@@ -521,7 +521,7 @@ impl Ownership {
         match ended {
             Ok(()) if self.searches.contains_key(&session) => self.outputs.push_back(Output::LookUp(session)),
             Ok(()) => {}
-            Err(Away) => self.settle(session, &Decision::Refuse(Refusal::Away)),
+            Err(Away) => self.settle(session, &Decision::Refuse(Unavailable::Away)),
         }
     }
 
@@ -594,7 +594,7 @@ impl Ownership {
     /// Takes the answer to [`Output::LookUp`].
     pub fn handle_located(&mut self, session: Uuid, located: Result<Option<Located>, Away>, now: Duration) {
         match located {
-            Err(Away) => self.settle(session, &Decision::Refuse(Refusal::Away)),
+            Err(Away) => self.settle(session, &Decision::Refuse(Unavailable::Away)),
             Ok(None) => self.not_found(session, now),
             Ok(Some(located)) => self.found(session, located, now),
         }
@@ -604,7 +604,7 @@ impl Ownership {
     pub fn handle_take_over(&mut self, session: Uuid, taken: Result<TakeOver, Away>, now: Duration) {
         match taken {
             // If the answer was lost, the next request finds this replica as the owner.
-            Err(Away) => self.settle(session, &Decision::Refuse(Refusal::Away)),
+            Err(Away) => self.settle(session, &Decision::Refuse(Unavailable::Away)),
             Ok(TakeOver::Unknown) => self.not_found(session, now),
             Ok(TakeOver::Lost(located)) => self.found(session, *located, now),
             Ok(TakeOver::Won(record)) => {
@@ -707,7 +707,7 @@ impl Ownership {
         let is_full =
             self.waiting >= self.limits.waiting || (is_new && self.searches.len() >= self.limits.lookups);
         if is_full || attempts >= self.limits.attempts {
-            return self.answer(waiting.request, Decision::Refuse(Refusal::Busy));
+            return self.answer(waiting.request, Decision::Refuse(Unavailable::Busy));
         }
         self.waiting += 1;
         let search = self.searches.entry(session).or_default();
@@ -755,7 +755,7 @@ impl Ownership {
             // its take-over was lost. Another take-over gives it a fresh epoch.
             Owner::Living(node) if node.id != self.node => {
                 if search.unreached.as_ref() == Some(&node.id) {
-                    return self.settle(session, &Decision::Refuse(Refusal::OwnerUnreached));
+                    return self.settle(session, &Decision::Refuse(Unavailable::OwnerUnreached));
                 }
                 let decision = Decision::Proxy {
                     node: node.clone(),
@@ -765,10 +765,10 @@ impl Ownership {
                 self.settle(session, &decision);
             }
             Owner::Living(_) | Owner::Gone if self.is_draining => {
-                self.settle(session, &Decision::Refuse(Refusal::Draining));
+                self.settle(session, &Decision::Refuse(Unavailable::Draining));
             }
             Owner::Living(_) | Owner::Gone if search.attempts > self.limits.attempts => {
-                self.settle(session, &Decision::Refuse(Refusal::Busy));
+                self.settle(session, &Decision::Refuse(Unavailable::Busy));
             }
             Owner::Living(_) | Owner::Gone => {
                 let is_implicit = matches!(located.record.hello, Hello::Implicit(_));
@@ -785,7 +785,7 @@ impl Ownership {
     /// it.
     fn not_found(&mut self, session: Uuid, now: Duration) {
         if now < self.settles || self.membership == Membership::Outside {
-            return self.settle(session, &Decision::Refuse(Refusal::Settling));
+            return self.settle(session, &Decision::Refuse(Unavailable::Settling));
         }
         self.missing.push(session);
         self.next = now;
@@ -930,7 +930,7 @@ mod tests {
         Output::Answer { request, decision }
     }
 
-    fn refused(request: RequestId, refusal: Refusal) -> Output {
+    fn refused(request: RequestId, refusal: Unavailable) -> Output {
         answer(request, Decision::Refuse(refusal))
     }
 
@@ -1017,7 +1017,7 @@ mod tests {
         machine.handle_located(session(1), Ok(Some(gone(1, &b, 1))), NOW);
         for epoch in 2.. {
             let last = outputs(&mut machine).pop();
-            if last == Some(refused(1, Refusal::Busy)) {
+            if last == Some(refused(1, Unavailable::Busy)) {
                 return;
             }
             assert!(epoch < 20, "{last:?}");
@@ -1035,7 +1035,7 @@ mod tests {
         machine.handle_request(2, session(1), binding());
         let expected = [
             Output::LookUp(session(2)),
-            refused(1, Refusal::Away),
+            refused(1, Unavailable::Away),
             answer(2, Decision::Serve(1)),
         ];
         assert_eq!(outputs(&mut machine), expected);
@@ -1059,7 +1059,10 @@ mod tests {
         // A session that is not found may still be written again by its owner.
         machine.handle_request(1, session(2), binding());
         machine.handle_located(session(2), Ok(None), now);
-        assert_eq!(outputs(&mut machine).last(), Some(&refused(1, Refusal::Settling)));
+        assert_eq!(
+            outputs(&mut machine).last(),
+            Some(&refused(1, Unavailable::Settling))
+        );
         // A write without an answer is repeated after the next renewal.
         machine.handle_written(session(1), 3, Err(Away));
         assert!(outputs(&mut machine).is_empty());
@@ -1091,8 +1094,8 @@ mod tests {
         machine.handle_renewed(Ok(Renewed::Renewed), now);
         assert_eq!(outputs(&mut machine), [answer(1, Decision::Unknown)]);
         for (request, renewed, refusal) in [
-            (2, Err(Away), Refusal::Away),
-            (3, Ok(Renewed::Unknown), Refusal::Settling),
+            (2, Err(Away), Unavailable::Away),
+            (3, Ok(Renewed::Unknown), Unavailable::Settling),
         ] {
             machine.handle_request(request, session(1), binding());
             machine.handle_located(session(1), Ok(None), now);
@@ -1224,7 +1227,10 @@ mod tests {
         outputs(&mut machine);
         machine.handle_not_sent(1, session(1), binding(), &b.id, 1);
         machine.handle_located(session(1), Ok(Some(living(1, &b, 4))), NOW);
-        let expected = [Output::LookUp(session(1)), refused(1, Refusal::OwnerUnreached)];
+        let expected = [
+            Output::LookUp(session(1)),
+            refused(1, Unavailable::OwnerUnreached),
+        ];
         assert_eq!(outputs(&mut machine), expected);
         // Once its lease has ended it is.
         machine.handle_not_sent(2, session(1), binding(), &b.id, 1);
@@ -1249,8 +1255,8 @@ mod tests {
         let expected = [
             Output::LookUp(session(1)),
             Output::LookUp(session(2)),
-            refused(3, Refusal::Busy),
-            refused(5, Refusal::Busy),
+            refused(3, Unavailable::Busy),
+            refused(5, Unavailable::Busy),
         ];
         assert_eq!(outputs(&mut machine), expected);
         for number in [1, 2, 3] {
@@ -1262,7 +1268,7 @@ mod tests {
         assert_eq!(machine.routes(), 0);
         outputs(&mut machine);
         machine.handle_not_owner(20, session(1), binding(), 2);
-        assert_eq!(outputs(&mut machine), [refused(20, Refusal::Busy)]);
+        assert_eq!(outputs(&mut machine), [refused(20, Unavailable::Busy)]);
     }
 
     #[test]
@@ -1278,7 +1284,7 @@ mod tests {
         };
         assert_eq!(outputs(&mut machine), [released]);
         machine.handle_ended(session(1), 2, Err(Away));
-        assert_eq!(outputs(&mut machine), [refused(9, Refusal::Away)]);
+        assert_eq!(outputs(&mut machine), [refused(9, Unavailable::Away)]);
         for (request, is_peer) in [(1, false), (2, true)] {
             match is_peer {
                 true => machine.handle_peer_request(request, session(2), 1, binding()),
@@ -1289,7 +1295,7 @@ mod tests {
         let look_up = Output::LookUp(session(2));
         let expected = [
             look_up.clone(),
-            refused(1, Refusal::Draining),
+            refused(1, Unavailable::Draining),
             look_up,
             answer(2, Decision::NotOwner),
         ];

@@ -29,7 +29,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::ownership::{Away, Refusal, RequestId};
+use crate::ownership::{Away, RequestId, Unavailable};
 use crate::record::NodeId;
 use crate::registry::{LEASE, NameLease, RENEWAL};
 
@@ -69,7 +69,7 @@ pub enum Decision {
     /// For a request of a peer: not this one. The peer asks the registry again.
     NotHere,
     /// It cannot be decided now; the client may try again.
-    Refuse(Refusal),
+    Refuse(Unavailable),
 }
 
 /// What the driver does.
@@ -238,7 +238,7 @@ impl Singleton {
     pub fn handle_not_here(&mut self, request: RequestId, node: &NodeId, attempts: u32, now: Duration) {
         self.forget(node);
         if attempts >= MAX_ATTEMPTS {
-            return self.answer(request, Decision::Refuse(Refusal::Busy));
+            return self.answer(request, Decision::Refuse(Unavailable::Busy));
         }
         self.wait(request, Origin::Client, None, now);
     }
@@ -263,10 +263,10 @@ impl Singleton {
             // What waits goes on when the server has ended.
             (State::Ending { .. } | State::LettingGo, _) => {}
             (State::Unknown | State::Elsewhere(_), Err(Away)) => {
-                self.settle(&Decision::Refuse(Refusal::Away));
+                self.settle(&Decision::Refuse(Unavailable::Away));
             }
             (State::Unknown | State::Elsewhere(_), Ok(NameLease::Unsettled(_))) => {
-                self.settle(&Decision::Refuse(Refusal::Settling));
+                self.settle(&Decision::Refuse(Unavailable::Settling));
             }
             (State::Unknown | State::Elsewhere(_), Ok(NameLease::Held(node))) if !is_own => {
                 self.settle_elsewhere(node);
@@ -294,7 +294,7 @@ impl Singleton {
     pub fn handle_looked_up(&mut self, holder: Result<Option<NodeId>, Away>) {
         self.asked = None;
         match holder {
-            Err(Away) => self.settle(&Decision::Refuse(Refusal::Away)),
+            Err(Away) => self.settle(&Decision::Refuse(Unavailable::Away)),
             Ok(Some(node)) if node != self.node => self.settle_elsewhere(node),
             Ok(Some(_) | None) => self.settle(&Decision::Vacant),
         }
@@ -354,7 +354,7 @@ impl Singleton {
 
     fn wait(&mut self, request: RequestId, origin: Origin, unreached: Option<NodeId>, now: Duration) {
         if self.waiting.len() >= MAX_WAITING {
-            return self.answer(request, Decision::Refuse(Refusal::Busy));
+            return self.answer(request, Decision::Refuse(Unavailable::Busy));
         }
         self.waiting.push(Waiting {
             request,
@@ -388,7 +388,7 @@ impl Singleton {
         for waiting in std::mem::take(&mut self.waiting) {
             let decision = match (waiting.origin, decision) {
                 (Origin::Client, Decision::There(node)) if waiting.unreached.as_ref() == Some(node) => {
-                    Decision::Refuse(Refusal::OwnerUnreached)
+                    Decision::Refuse(Unavailable::OwnerUnreached)
                 }
                 // Nothing is proxied twice.
                 (Origin::Peer, Decision::There(_) | Decision::Vacant) => Decision::NotHere,

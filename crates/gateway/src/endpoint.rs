@@ -122,8 +122,8 @@ impl Endpoint {
         let fleet = shared.fleet.as_ref().filter(|fleet| fleet.has_peers());
         let fleet = fleet.filter(|_| settings.placement == settings::Placement::One);
         let placed_server = fleet.map(|fleet| fleet.placed_server(&settings.name));
-        let place = placed_server.as_ref().map(|server| Arc::clone(server.place()));
-        let upstream = Upstream::new(Arc::clone(&settings), shared.of_upstreams(), broken, place);
+        let lease = placed_server.as_ref().map(|server| Arc::clone(server.lease()));
+        let upstream = Upstream::new(Arc::clone(&settings), shared.of_upstreams(), broken, lease);
         Self {
             name: Arc::clone(upstream.name()),
             settings,
@@ -216,7 +216,7 @@ impl Endpoint {
     pub(crate) fn is_placed_elsewhere(&self) -> bool {
         let now = self.shared.clock.now();
         let server = self.placed_server.as_ref();
-        server.is_some_and(|server| !server.place().is_here(now))
+        server.is_some_and(|server| !server.lease().is_held(now))
     }
 
     /// Ends the server and everything that is open at it: from now on it may run on another

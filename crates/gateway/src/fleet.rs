@@ -3,7 +3,7 @@
 //!
 //! With `state_dir` the registry is a file and there are no peers; with `cluster` replicas share
 //! it. A request for a session that is open here does not come here. For any other,
-//! [`Fleet::place`] returns the [`Place`] that serves the request: this process, another replica,
+//! [`Fleet::route`] returns the [`SessionRoute`] that serves the request: this process, another replica,
 //! or none.
 //!
 //! A caller calls the machine under its lock. Its outputs are carried out after the lock, in order.
@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use cluster::RegistryError;
-use cluster::ownership::{Away, Binding, Decision, Limits, Output, Ownership, Refusal, RequestId};
+use cluster::ownership::{Away, Binding, Decision, Limits, Output, Ownership, RequestId, Unavailable};
 use cluster::record::{self, Node, NodeId, SessionRecord};
 use cluster::registry::{Claim, Created, Operation, Registry, Renewed, TakeOver};
 use parking_lot::Mutex;
@@ -31,7 +31,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use uuid::Uuid;
 
 pub(crate) use self::metrics::ProxyOutcome;
-pub(crate) use self::placed_server::{Placed, PlacedServer};
+pub(crate) use self::placed_server::{PlacedServer, ServerRoute};
 
 use self::metrics::FleetMetrics;
 use crate::clock::Clock;
@@ -64,10 +64,10 @@ impl Wanted<'_> {
     }
 }
 
-/// Where a request for a session is served. [`Placed`] is where the one server of a destination
+/// Where a request for a session is served. [`ServerRoute`] is where the one server of a destination
 /// runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SessionRoute {
     /// Here. A session that is not in the map is restored ([`Fleet::take_record`]).
     Here,
     /// On another replica.
@@ -78,10 +78,10 @@ pub(crate) enum Place {
     /// a replica that knows a later one; nothing sets it yet.
     NotOwner(Option<u64>),
     /// It cannot be decided now.
-    Refused(Refusal),
+    Refused(Unavailable),
 }
 
-impl From<Decision> for Place {
+impl From<Decision> for SessionRoute {
     fn from(decision: Decision) -> Self {
         match decision {
             Decision::Serve(_) => Self::Here,
@@ -93,7 +93,7 @@ impl From<Decision> for Place {
     }
 }
 
-/// Why a request did not reach the owner that [`Fleet::place`] named.
+/// Why a request did not reach the owner that [`Fleet::route`] named.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Undelivered<'a> {
     /// The owner could not be reached. Nothing was sent.
@@ -295,13 +295,13 @@ impl Fleet {
     }
 
     /// Decides about a request of a client for a session that is not in the map.
-    pub(crate) async fn place(&self, session: Uuid, wanted: Wanted<'_>) -> Place {
+    pub(crate) async fn route(&self, session: Uuid, wanted: Wanted<'_>) -> SessionRoute {
         self.ask(|machine, request| machine.handle_request(request, session, wanted.binding()))
             .await
     }
 
     /// Decides about a request of a peer.
-    pub(crate) async fn place_for_peer(&self, session: Uuid, epoch: u64, wanted: Wanted<'_>) -> Place {
+    pub(crate) async fn route_for_peer(&self, session: Uuid, epoch: u64, wanted: Wanted<'_>) -> SessionRoute {
         self.ask(|machine, request| {
             machine.handle_peer_request(request, session, epoch, wanted.binding());
         })
@@ -309,13 +309,13 @@ impl Fleet {
     }
 
     /// Decides again about a request that did not run where it was sent, after so many attempts.
-    pub(crate) async fn place_again(
+    pub(crate) async fn route_again(
         &self,
         session: Uuid,
         wanted: Wanted<'_>,
         undelivered: Undelivered<'_>,
         attempts: u32,
-    ) -> Place {
+    ) -> SessionRoute {
         let binding = wanted.binding();
         self.ask(|machine, request| match undelivered {
             Undelivered::NotSent(node) => machine.handle_not_sent(request, session, binding, node, attempts),
@@ -324,13 +324,13 @@ impl Fleet {
         .await
     }
 
-    async fn ask(&self, act: impl FnOnce(&mut Ownership, RequestId)) -> Place {
+    async fn ask(&self, act: impl FnOnce(&mut Ownership, RequestId)) -> SessionRoute {
         let request = self.last_request.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = oneshot::channel();
         self.answers.lock().insert(request, sender);
         self.act(|machine, _| act(machine, request));
         let decision = receiver.await;
-        decision.unwrap_or(Decision::Refuse(Refusal::Away)).into()
+        decision.unwrap_or(Decision::Refuse(Unavailable::Away)).into()
     }
 
     /// Takes the record of a session that was taken over for such a request. The caller restores

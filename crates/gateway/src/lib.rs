@@ -38,7 +38,7 @@ mod reply;
 mod seal;
 mod serve;
 mod server_eras;
-mod server_place;
+mod server_lease;
 mod session_handle;
 mod session_store;
 pub mod settings;

@@ -28,7 +28,7 @@ use crate::instance::{Instance, Unreserved};
 use crate::metrics::DestinationMetrics;
 use crate::reply;
 use crate::server_eras::{EraMemory, ServerEras};
-use crate::server_place::ServerPlace;
+use crate::server_lease::ServerLease;
 use crate::settings::{
     self, BackendSpec, ProcessSpec, RemoteSpec, Sharing, SharingRules, SignIn, Start, Transport,
 };
@@ -73,7 +73,7 @@ pub(crate) struct Upstream {
     tools: Arc<ToolPolicy>,
     backend: Backend,
     /// Whether the server may run here, if the whole fleet has one.
-    place: Option<Arc<ServerPlace>>,
+    lease: Option<Arc<ServerLease>>,
 }
 
 /// What the instances are made of.
@@ -110,7 +110,7 @@ impl Upstream {
         settings: Arc<settings::Destination>,
         context: UpstreamContext,
         broken: Option<String>,
-        place: Option<Arc<ServerPlace>>,
+        lease: Option<Arc<ServerLease>>,
     ) -> Self {
         let backend = match &settings.backend {
             BackendSpec::Process(spec) => Backend::Process(Box::new(spec.clone())),
@@ -132,7 +132,7 @@ impl Upstream {
             metrics: Arc::default(),
             pool: Arc::default(),
             backend,
-            place,
+            lease,
         }
     }
 
@@ -199,13 +199,13 @@ impl Upstream {
 
     /// Returns whether the server may run here.
     fn may_run(&self) -> bool {
-        let place = self.place.as_ref();
-        place.is_none_or(|place| place.is_here(self.context.clock.now()))
+        let lease = self.lease.as_ref();
+        lease.is_none_or(|lease| lease.is_held(self.context.clock.now()))
     }
 
     /// Returns how long a child may take to end: before another replica may start one.
     fn stop_grace(&self) -> Duration {
-        match self.place {
+        match self.lease {
             Some(_) => cluster::singleton::END_TIME,
             None => STOP_GRACE,
         }
@@ -214,7 +214,7 @@ impl Upstream {
     /// Returns whether the server is started before the first client comes. The one server of a
     /// fleet starts where the first request is.
     fn starts_eagerly(&self) -> bool {
-        if self.place.is_some() {
+        if self.lease.is_some() {
             return false;
         }
         match &self.settings.backend {

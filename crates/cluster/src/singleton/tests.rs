@@ -93,7 +93,7 @@ fn server_ends_before_the_lease_does() {
     machine.handle_leased(Err(Away), NOW + LEASE);
     assert_eq!(
         outputs(&mut machine),
-        [answer(2, Decision::Refuse(Refusal::Away))]
+        [answer(2, Decision::Refuse(Unavailable::Away))]
     );
 }
 
@@ -127,7 +127,7 @@ fn new_directory_is_no_reason_to_end_the_server_and_none_to_start_one() {
     let mut newcomer = Singleton::new(id("newcomer"));
     newcomer.handle_request(1, NOW);
     newcomer.handle_leased(Ok(NameLease::Unsettled(LEASE)), NOW);
-    let settling = answer(1, Decision::Refuse(Refusal::Settling));
+    let settling = answer(1, Decision::Refuse(Unavailable::Settling));
     assert_eq!(outputs(&mut newcomer), [ASK, settling]);
     assert!(!newcomer.is_here(NOW));
 }
@@ -138,7 +138,7 @@ fn replica_that_cannot_be_reached_keeps_the_server_while_its_lease_lasts() {
     let mut machine = Singleton::new(me.clone());
     machine.handle_not_sent(1, &other, NOW);
     machine.handle_leased(held(&other), NOW);
-    let unreached = answer(1, Decision::Refuse(Refusal::OwnerUnreached));
+    let unreached = answer(1, Decision::Refuse(Unavailable::OwnerUnreached));
     assert_eq!(outputs(&mut machine), [ASK, unreached]);
     machine.handle_not_sent(2, &other, NOW);
     machine.handle_leased(held(&me), NOW);
@@ -152,7 +152,7 @@ fn requests_are_bounded() {
     for request in 0..=MAX_WAITING as u64 {
         machine.handle_request(request, NOW);
     }
-    let busy = |request| answer(request, Decision::Refuse(Refusal::Busy));
+    let busy = |request| answer(request, Decision::Refuse(Unavailable::Busy));
     assert_eq!(outputs(&mut machine), [ASK, busy(MAX_WAITING as u64)]);
     machine.handle_leased(held(&other), NOW);
     assert_eq!(outputs(&mut machine).len(), MAX_WAITING);

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 use std::time::Duration;
 
-use cluster::ownership::{Away, Binding, Decision, Limits, Output, Ownership, Refusal};
+use cluster::ownership::{Away, Binding, Decision, Limits, Output, Ownership, Unavailable};
 use cluster::{Claim, Created, Hello, Node, NodeId, SessionRecord, State, WallTime};
 use uuid::Uuid;
 
@@ -608,7 +608,7 @@ impl World {
             }
             Decision::Unknown | Decision::Refuse(_) if is_last => {
                 let is_lost = self.judge.is_lenient || !self.sessions[&session];
-                let is_away = decision == Decision::Refuse(Refusal::Away);
+                let is_away = decision == Decision::Refuse(Unavailable::Away);
                 if !is_lost || is_away {
                     let violation =
                         format!("the last request for {session} is answered {decision:?} by {at}");

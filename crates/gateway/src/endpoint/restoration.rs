@@ -14,7 +14,7 @@ use protocol::version::Version;
 use uuid::Uuid;
 
 use super::{Endpoint, SessionUse};
-use crate::fleet::{Fleet, Place, Wanted};
+use crate::fleet::{Fleet, SessionRoute, Wanted};
 use crate::guard::limits::Permit;
 use crate::reply::Refusal;
 use crate::session_handle::SessionHandle;
@@ -120,11 +120,11 @@ impl Endpoint {
             if let Some(record) = fleet.take_record(id, wanted) {
                 return Ok(record);
             }
-            match fleet.place(id, wanted).await {
+            match fleet.route(id, wanted).await {
                 // Its record waits, unless the session was lost again meanwhile.
-                Place::Here => {}
-                Place::Nowhere => return Err(Refusal::UnknownSession),
-                Place::There { .. } | Place::NotOwner(_) | Place::Refused(_) => {
+                SessionRoute::Here => {}
+                SessionRoute::Nowhere => return Err(Refusal::UnknownSession),
+                SessionRoute::There { .. } | SessionRoute::NotOwner(_) | SessionRoute::Refused(_) => {
                     return Err(Refusal::RegistryUnavailable);
                 }
             }

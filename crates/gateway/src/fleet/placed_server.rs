@@ -1,14 +1,14 @@
 //! The one server of a destination with `placement: one`: drives [`Singleton`] over the registry.
 //!
 //! The fleet calls its timer. Its requests wait for the registry, or until a server that moves has
-//! ended at its old place, for a bounded time.
+//! ended at its old replica, for a bounded time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cluster::NodeId;
-use cluster::ownership::{Refusal, RequestId};
+use cluster::ownership::{RequestId, Unavailable};
 use cluster::record::Node;
 use cluster::singleton::{Decision, Output, Singleton};
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::{Fleet, Undelivered};
 use crate::driver::{Driver, Machine};
-use crate::server_place::ServerPlace;
+use crate::server_lease::ServerLease;
 use crate::tasks;
 
 /// How long a request waits: longer than a server may take to end, and the registry to answer.
@@ -25,14 +25,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(8);
 
 /// Where the server of a destination is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Placed {
+pub(crate) enum ServerRoute {
     Here,
     There(Node),
     /// On no replica, and this one drains: another one starts it.
     Vacant,
     /// For a request of a peer: not here.
     NotHere,
-    Refused(Refusal),
+    Refused(Unavailable),
 }
 
 /// The one server of a destination, as this replica knows it. See the [module](self).
@@ -41,7 +41,7 @@ pub(crate) struct PlacedServer {
     fleet: Weak<Fleet>,
     destination: Arc<str>,
     driver: Driver<Singleton>,
-    place: Arc<ServerPlace>,
+    lease: Arc<ServerLease>,
     answers: Mutex<Answers>,
 }
 
@@ -74,23 +74,23 @@ impl PlacedServer {
             fleet,
             destination: destination.into(),
             driver: Driver::new(Singleton::new(node)),
-            place: Arc::default(),
+            lease: Arc::default(),
             answers: Mutex::default(),
         })
     }
 
     /// Returns whether the server may run here.
-    pub(crate) fn place(&self) -> &Arc<ServerPlace> {
-        &self.place
+    pub(crate) fn lease(&self) -> &Arc<ServerLease> {
+        &self.lease
     }
 
     /// Decides about a request of a client.
-    pub(crate) async fn find(&self) -> Placed {
+    pub(crate) async fn find(&self) -> ServerRoute {
         self.ask(Singleton::handle_request).await
     }
 
     /// Decides about a request of a peer.
-    pub(crate) async fn find_for_peer(&self) -> Placed {
+    pub(crate) async fn find_for_peer(&self) -> ServerRoute {
         self.ask(Singleton::handle_peer_request).await
     }
 
@@ -100,7 +100,7 @@ impl PlacedServer {
         node: &NodeId,
         undelivered: Undelivered<'_>,
         attempts: u32,
-    ) -> Placed {
+    ) -> ServerRoute {
         self.ask(|machine, request, now| match undelivered {
             Undelivered::NotSent(node) => machine.handle_not_sent(request, node, now),
             Undelivered::NotOwner => machine.handle_not_here(request, node, attempts, now),
@@ -108,22 +108,25 @@ impl PlacedServer {
         .await
     }
 
-    async fn ask(&self, act: impl FnOnce(&mut Singleton, RequestId, Duration)) -> Placed {
+    async fn ask(&self, act: impl FnOnce(&mut Singleton, RequestId, Duration)) -> ServerRoute {
         let id = match self.decide(act).await {
             Decision::There(id) => id,
             decided => return of(decided),
         };
         match self.living(&id).await {
-            Ok(Some(node)) => return Placed::There(node),
+            Ok(Some(node)) => return ServerRoute::There(node),
             Ok(None) => {}
-            Err(refusal) => return Placed::Refused(refusal),
+            Err(refusal) => return ServerRoute::Refused(refusal),
         }
         // It has ended, and let the name go; or its lease of the name lasts longer than its own.
         let again = |machine: &mut Singleton, request, now| machine.handle_not_sent(request, &id, now);
         match self.decide(again).await {
             Decision::There(id) => match self.living(&id).await {
-                Ok(node) => node.map_or(Placed::Refused(Refusal::OwnerUnreached), Placed::There),
-                Err(refusal) => Placed::Refused(refusal),
+                Ok(node) => node.map_or(
+                    ServerRoute::Refused(Unavailable::OwnerUnreached),
+                    ServerRoute::There,
+                ),
+                Err(refusal) => ServerRoute::Refused(refusal),
             },
             decided => of(decided),
         }
@@ -142,17 +145,17 @@ impl PlacedServer {
         let decided = tokio::time::timeout(LONGEST_WAIT, receiver).await;
         let Ok(Ok(decision)) = decided else {
             drop(self.answers.lock().senders.remove(&request));
-            return Decision::Refuse(Refusal::Busy);
+            return Decision::Refuse(Unavailable::Busy);
         };
         decision
     }
 
-    async fn living(&self, id: &NodeId) -> Result<Option<Node>, Refusal> {
-        let fleet = self.fleet.upgrade().ok_or(Refusal::Away)?;
+    async fn living(&self, id: &NodeId) -> Result<Option<Node>, Unavailable> {
+        let fleet = self.fleet.upgrade().ok_or(Unavailable::Away)?;
         let living = fleet.living(|node| node.id == *id).await;
         living.map_err(|error| {
             tracing::warn!(%error, "the replicas of the fleet cannot be read");
-            Refusal::Away
+            Unavailable::Away
         })
     }
 
@@ -183,7 +186,7 @@ impl PlacedServer {
             |machine, _| {
                 let before = machine.next_deadline();
                 act(machine, now);
-                self.place.set(machine.certain_until());
+                self.lease.set(machine.certain_until());
                 machine.next_deadline() != before
             },
             |output| self.carry_out(&fleet, output),
@@ -238,12 +241,12 @@ impl PlacedServer {
 }
 
 /// Returns a decision that names no other replica.
-fn of(decision: Decision) -> Placed {
+fn of(decision: Decision) -> ServerRoute {
     match decision {
-        Decision::Here => Placed::Here,
-        Decision::There(_) => Placed::Refused(Refusal::OwnerUnreached),
-        Decision::Vacant => Placed::Vacant,
-        Decision::NotHere => Placed::NotHere,
-        Decision::Refuse(refusal) => Placed::Refused(refusal),
+        Decision::Here => ServerRoute::Here,
+        Decision::There(_) => ServerRoute::Refused(Unavailable::OwnerUnreached),
+        Decision::Vacant => ServerRoute::Vacant,
+        Decision::NotHere => ServerRoute::NotHere,
+        Decision::Refuse(refusal) => ServerRoute::Refused(refusal),
     }
 }

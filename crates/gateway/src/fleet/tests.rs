@@ -98,9 +98,9 @@ async fn replicas(registry: &MemoryRegistry) -> (Replica, Replica) {
     (one, other)
 }
 
-fn there(replica: &Replica, epoch: u64) -> Place {
+fn there(replica: &Replica, epoch: u64) -> SessionRoute {
     let node = replica.fleet.node().clone();
-    Place::There { node, epoch }
+    SessionRoute::There { node, epoch }
 }
 
 #[tokio::test]
@@ -108,14 +108,20 @@ async fn session_is_served_by_its_owner_and_proxied_by_another_replica() {
     let registry = MemoryRegistry::new();
     let (one, other) = replicas(&registry).await;
     let session = one.open().await.session;
-    assert_eq!(one.fleet.place(session, ANN).await, Place::Here);
-    assert_eq!(other.fleet.place(session, ANN).await, there(&one, 1));
-    assert_eq!(one.fleet.place_for_peer(session, 1, ANN).await, Place::Here);
-    assert_eq!(other.fleet.place(Uuid::new_v4(), ANN).await, Place::Nowhere);
+    assert_eq!(one.fleet.route(session, ANN).await, SessionRoute::Here);
+    assert_eq!(other.fleet.route(session, ANN).await, there(&one, 1));
+    assert_eq!(
+        one.fleet.route_for_peer(session, 1, ANN).await,
+        SessionRoute::Here
+    );
+    assert_eq!(
+        other.fleet.route(Uuid::new_v4(), ANN).await,
+        SessionRoute::Nowhere
+    );
     for replica in [&one, &other] {
         assert_eq!(
-            replica.fleet.place_for_peer(session, 1, BOB).await,
-            Place::Nowhere
+            replica.fleet.route_for_peer(session, 1, BOB).await,
+            SessionRoute::Nowhere
         );
     }
 }
@@ -125,16 +131,16 @@ async fn session_of_a_replica_that_left_is_taken_over_by_its_principal_alone() {
     let registry = MemoryRegistry::new();
     let (one, other) = replicas(&registry).await;
     let session = one.open().await.session;
-    assert_eq!(other.fleet.place(session, ANN).await, there(&one, 1));
+    assert_eq!(other.fleet.route(session, ANN).await, there(&one, 1));
     registry.leave(&one.fleet.node().id).await.unwrap();
     let id = one.fleet.node().id.clone();
     let undelivered = Undelivered::NotSent(&id);
-    let foreign = other.fleet.place_again(session, BOB, undelivered, 1).await;
-    assert_eq!(foreign, Place::Nowhere);
+    let foreign = other.fleet.route_again(session, BOB, undelivered, 1).await;
+    assert_eq!(foreign, SessionRoute::Nowhere);
     let located = registry.look_up(session).await.unwrap().unwrap();
     assert_eq!((located.record.epoch, located.owner), (1, Owner::Gone));
-    let place = other.fleet.place_again(session, ANN, undelivered, 1).await;
-    assert_eq!(place, Place::Here);
+    let route = other.fleet.route_again(session, ANN, undelivered, 1).await;
+    assert_eq!(route, SessionRoute::Here);
     assert!(other.fleet.take_record(session, BOB).is_none());
     let claim = other.restore(session);
     assert_eq!(claim.epoch, 2);
@@ -151,8 +157,8 @@ async fn requests_at_once_take_a_session_over_once() {
     let (one, other) = replicas(&registry).await;
     let session = one.open().await.session;
     registry.leave(&one.fleet.node().id).await.unwrap();
-    let (first, second) = tokio::join!(other.fleet.place(session, ANN), other.fleet.place(session, ANN));
-    assert_eq!((first, second), (Place::Here, Place::Here));
+    let (first, second) = tokio::join!(other.fleet.route(session, ANN), other.fleet.route(session, ANN));
+    assert_eq!((first, second), (SessionRoute::Here, SessionRoute::Here));
     assert_eq!(other.restore(session).epoch, 2);
 }
 
@@ -162,7 +168,7 @@ async fn owner_that_lost_its_session_drops_its_copy_at_the_next_touch() {
     let (one, other) = replicas(&registry).await;
     let claim = one.open().await;
     registry.leave(&one.fleet.node().id).await.unwrap();
-    assert_eq!(other.fleet.place(claim.session, ANN).await, Place::Here);
+    assert_eq!(other.fleet.route(claim.session, ANN).await, SessionRoute::Here);
     let touch = cluster::Touch {
         claim: claim.clone(),
         at: cluster::WallTime::from_unix(0),
@@ -181,10 +187,10 @@ async fn session_that_could_not_be_restored_is_taken_over_again() {
     let (one, other) = replicas(&registry).await;
     let session = one.open().await.session;
     registry.leave(&one.fleet.node().id).await.unwrap();
-    assert_eq!(other.fleet.place(session, ANN).await, Place::Here);
+    assert_eq!(other.fleet.route(session, ANN).await, SessionRoute::Here);
     let claim = other.restore(session);
     other.fleet.abandon(session, claim.epoch);
-    assert_eq!(other.fleet.place(session, ANN).await, Place::Here);
+    assert_eq!(other.fleet.route(session, ANN).await, SessionRoute::Here);
     assert_eq!(other.restore(session).epoch, 3);
 }
 
@@ -195,8 +201,8 @@ async fn session_that_was_closed_is_known_nowhere() {
     let claim = one.open().await;
     one.fleet.close(&claim);
     // The request waits for the removal.
-    assert_eq!(one.fleet.place(claim.session, ANN).await, Place::Nowhere);
-    assert_eq!(other.fleet.place(claim.session, ANN).await, Place::Nowhere);
+    assert_eq!(one.fleet.route(claim.session, ANN).await, SessionRoute::Nowhere);
+    assert_eq!(other.fleet.route(claim.session, ANN).await, SessionRoute::Nowhere);
 }
 
 #[tokio::test]
@@ -206,13 +212,13 @@ async fn session_that_was_handed_over_goes_on_at_the_successor() {
     let claim = one.open().await;
     one.fleet.drain();
     one.fleet.hand_over(&claim);
-    let refused = Place::Refused(Refusal::Draining);
-    assert_eq!(one.fleet.place(claim.session, ANN).await, refused);
+    let refused = SessionRoute::Refused(Unavailable::Draining);
+    assert_eq!(one.fleet.route(claim.session, ANN).await, refused);
     let successor = one.fleet.successor().await.unwrap();
     assert_eq!(successor.id, other.fleet.node().id);
     assert_eq!(
-        other.fleet.place_for_peer(claim.session, 0, ANN).await,
-        Place::Here
+        other.fleet.route_for_peer(claim.session, 0, ANN).await,
+        SessionRoute::Here
     );
     assert_eq!(other.restore(claim.session).epoch, 2);
     // Both drain by now: there is none.
@@ -248,7 +254,7 @@ async fn record_that_waits_for_its_request_is_handed_over_by_a_drain() {
     let (one, other) = replicas(&registry).await;
     let session = one.open().await.session;
     registry.leave(&one.fleet.node().id).await.unwrap();
-    assert_eq!(other.fleet.place(session, ANN).await, Place::Here);
+    assert_eq!(other.fleet.route(session, ANN).await, SessionRoute::Here);
     other.fleet.drain();
     other.fleet.close_all(IDLE).await;
     let located = registry.look_up(session).await.unwrap().unwrap();
@@ -262,8 +268,8 @@ async fn records_are_written_again_after_the_engine_came_back_empty() {
     let session = one.open().await.session;
     registry.clear();
     while registry.look_up(session).await.unwrap().is_none() {
-        assert_ne!(other.fleet.place(session, ANN).await, Place::Nowhere);
+        assert_ne!(other.fleet.route(session, ANN).await, SessionRoute::Nowhere);
         tokio::task::yield_now().await;
     }
-    assert_eq!(one.fleet.place(session, ANN).await, Place::Here);
+    assert_eq!(one.fleet.route(session, ANN).await, SessionRoute::Here);
 }

@@ -29,7 +29,7 @@ use super::body::Body;
 use super::head::Head;
 use super::http::RequestContext;
 use crate::endpoint::{ParkedCall, SessionUse};
-use crate::fleet::{Fleet, Place, ProxyOutcome, Undelivered, Wanted};
+use crate::fleet::{Fleet, ProxyOutcome, SessionRoute, Undelivered, Wanted};
 use crate::guard::limits::Permit;
 use crate::peer::{self, Forwarded, Outcome, PeerBody, Proxied, Target};
 use crate::reply::Refusal;
@@ -74,7 +74,7 @@ pub(super) enum Restoring {
 }
 
 /// What became of a request that was forwarded to one replica.
-pub(super) enum Delivery {
+pub(super) enum ForwardOutcome {
     Answered(Response<Body>),
     /// The replica has not processed it.
     Undelivered,
@@ -96,31 +96,33 @@ impl RequestContext<'_> {
             destination: &self.destination.name,
             principal: self.caller.principal.as_str(),
         };
-        let mut place = match self.forwarded.map(|forwarded| forwarded.target) {
-            Some(Target::Session { epoch }) => fleet.place_for_peer(id, epoch, wanted).await,
+        let mut route = match self.forwarded.map(|forwarded| forwarded.target) {
+            Some(Target::Session { epoch }) => fleet.route_for_peer(id, epoch, wanted).await,
             // The sessions of a destination with one server are where the server is.
-            Some(Target::Placed) => fleet.place_for_peer(id, 0, wanted).await,
-            Some(Target::Node | Target::New) => Place::NotOwner(None),
-            None => fleet.place(id, wanted).await,
+            Some(Target::Placed) => fleet.route_for_peer(id, 0, wanted).await,
+            Some(Target::Node | Target::New) => SessionRoute::NotOwner(None),
+            None => fleet.route(id, wanted).await,
         };
         let mut attempts = 0;
         loop {
-            let (node, epoch) = match place {
-                Place::Here if restoring == Restoring::Needless && !self.is_open(id) => {
+            let (node, epoch) = match route {
+                SessionRoute::Here if restoring == Restoring::Needless && !self.is_open(id) => {
                     return Ok(Located::Recorded);
                 }
-                Place::Here => return self.restored_session(id, head.headers()).await.map(Located::Here),
-                Place::There { .. } if self.destination.placed_server().is_some() => {
+                SessionRoute::Here => {
+                    return self.restored_session(id, head.headers()).await.map(Located::Here);
+                }
+                SessionRoute::There { .. } if self.destination.placed_server().is_some() => {
                     // Its owner had the server before, and is about to lose the session.
                     attempts += 1;
                     let undelivered = Undelivered::NotOwner;
-                    place = fleet.place_again(id, wanted, undelivered, attempts).await;
+                    route = fleet.route_again(id, wanted, undelivered, attempts).await;
                     continue;
                 }
-                Place::There { node, epoch } => (node, epoch),
-                Place::Nowhere => return Err(Refusal::UnknownSession),
-                Place::NotOwner(_) => return Err(Refusal::NotOwner),
-                Place::Refused(ownership::Refusal::Draining) => {
+                SessionRoute::There { node, epoch } => (node, epoch),
+                SessionRoute::Nowhere => return Err(Refusal::UnknownSession),
+                SessionRoute::NotOwner(_) => return Err(Refusal::NotOwner),
+                SessionRoute::Refused(ownership::Unavailable::Draining) => {
                     // The session was handed over and has no owner, so there is no epoch to compare
                     // (0). A successor takes it over.
                     let target = Target::Session { epoch: 0 };
@@ -129,19 +131,19 @@ impl RequestContext<'_> {
                         .await
                         .map(Located::Answered);
                 }
-                Place::Refused(refusal) => return Err(refused(refusal)),
+                SessionRoute::Refused(refusal) => return Err(refused(refusal)),
             };
             attempts += 1;
             let target = Target::Session { epoch };
-            place = match self.forward(fleet, &node, target, &mut request).await? {
-                Delivery::Answered(response) => return Ok(Located::Answered(response)),
-                Delivery::Undelivered => {
+            route = match self.forward(fleet, &node, target, &mut request).await? {
+                ForwardOutcome::Answered(response) => return Ok(Located::Answered(response)),
+                ForwardOutcome::Undelivered => {
                     let undelivered = Undelivered::NotSent(&node.id);
-                    fleet.place_again(id, wanted, undelivered, attempts).await
+                    fleet.route_again(id, wanted, undelivered, attempts).await
                 }
-                Delivery::NotOwner => {
+                ForwardOutcome::NotOwner => {
                     fleet
-                        .place_again(id, wanted, Undelivered::NotOwner, attempts)
+                        .route_again(id, wanted, Undelivered::NotOwner, attempts)
                         .await
                 }
             };
@@ -181,7 +183,9 @@ impl RequestContext<'_> {
             let Some(node) = fleet.successor().await else {
                 break;
             };
-            if let Delivery::Answered(response) = self.forward(fleet, &node, target, &mut request).await? {
+            if let ForwardOutcome::Answered(response) =
+                self.forward(fleet, &node, target, &mut request).await?
+            {
                 return Ok(response);
             }
         }
@@ -266,9 +270,9 @@ impl RequestContext<'_> {
             return Err(gone);
         };
         match self.forward(fleet, &owner, Target::Node, &mut request).await? {
-            Delivery::Answered(response) => Ok(response),
+            ForwardOutcome::Answered(response) => Ok(response),
             // What it is about is still there.
-            Delivery::Undelivered | Delivery::NotOwner => Err(Refusal::OwnerUnreached),
+            ForwardOutcome::Undelivered | ForwardOutcome::NotOwner => Err(Refusal::OwnerUnreached),
         }
     }
 
@@ -286,12 +290,12 @@ impl RequestContext<'_> {
         node: &Node,
         target: Target,
         request: &mut Outgoing<'_>,
-    ) -> Result<Delivery, Refusal> {
+    ) -> Result<ForwardOutcome, Refusal> {
         if self.forwarded.is_some() {
             return Err(Refusal::NotOwner);
         }
         let (Some(peers), Some(address)) = (&self.gateway.peers, &node.address) else {
-            return Ok(Delivery::Undelivered);
+            return Ok(ForwardOutcome::Undelivered);
         };
         let forwarded = Forwarded {
             hops: 0,
@@ -314,10 +318,10 @@ impl RequestContext<'_> {
         });
         let response = match outcome {
             Outcome::Answered(response) => response,
-            Outcome::NotOwner(_) => return Ok(Delivery::NotOwner),
+            Outcome::NotOwner(_) => return Ok(ForwardOutcome::NotOwner),
             Outcome::NotSent(error) => {
                 tracing::warn!(replica = %node.id, %error, "request was not sent to another replica");
-                return Ok(Delivery::Undelivered);
+                return Ok(ForwardOutcome::Undelivered);
             }
             Outcome::Unknown(error) => {
                 log_lost(&node.id, &error);
@@ -341,7 +345,7 @@ impl RequestContext<'_> {
         let mut response = Response::new(Body::forwarded(body));
         *response.status_mut() = head.status;
         *response.headers_mut() = head.headers;
-        Ok(Delivery::Answered(response))
+        Ok(ForwardOutcome::Answered(response))
     }
 
     fn outgoing(&self, request: &Outgoing<'_>) -> Request<peer::RequestBody> {
@@ -389,12 +393,12 @@ fn owner_lost(message: Option<&Message>) -> Refusal {
     }
 }
 
-pub(super) fn refused(refusal: ownership::Refusal) -> Refusal {
+pub(super) fn refused(refusal: ownership::Unavailable) -> Refusal {
     match refusal {
-        ownership::Refusal::Away | ownership::Refusal::Settling => Refusal::RegistryUnavailable,
-        ownership::Refusal::OwnerUnreached => Refusal::OwnerUnreached,
-        ownership::Refusal::Busy => Refusal::FleetBusy,
-        ownership::Refusal::Draining => Refusal::Draining,
+        ownership::Unavailable::Away | ownership::Unavailable::Settling => Refusal::RegistryUnavailable,
+        ownership::Unavailable::OwnerUnreached => Refusal::OwnerUnreached,
+        ownership::Unavailable::Busy => Refusal::FleetBusy,
+        ownership::Unavailable::Draining => Refusal::Draining,
     }
 }
 

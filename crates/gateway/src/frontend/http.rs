@@ -53,7 +53,7 @@ pub(crate) struct Connection {
 pub(crate) type HttpConnectionSlot = ConnectionSlot<AbortHandle>;
 
 /// How a request came here.
-pub(super) trait Arrival {
+pub(super) trait RequestSource {
     /// Returns the address at the other end of the client's connection, which is never a replica.
     fn peer(&self) -> SocketAddr;
 
@@ -74,7 +74,7 @@ struct FromClient<'a> {
     slot: &'a HttpConnectionSlot,
 }
 
-impl Arrival for FromClient<'_> {
+impl RequestSource for FromClient<'_> {
     fn peer(&self) -> SocketAddr {
         self.peer
     }
@@ -147,9 +147,9 @@ impl Gateway {
             };
             // Only other replicas vouch for anything, on their own listener.
             parts.headers.remove(FORWARDED);
-            let arrival = FromClient { peer, slot: &slot };
+            let source = FromClient { peer, slot: &slot };
             let mut response = self
-                .route(&config, &mut parts, &mut body, &arrival, origin.is_some())
+                .route(&config, &mut parts, &mut body, &source, origin.is_some())
                 .await;
             response.body_mut().keep(in_flight);
             unread.set(body.is_left());
@@ -229,10 +229,10 @@ impl Gateway {
         config: &ActiveConfig,
         parts: &mut Parts,
         body: &mut RequestBody,
-        arrival: &impl Arrival,
+        source: &impl RequestSource,
         cross_origin: bool,
     ) -> Response<Body> {
-        let peer = arrival.peer();
+        let peer = source.peer();
         let route = find(self, config, parts.uri.path());
         // A preflight request has no credentials.
         if cross_origin && cors::is_preflight(&parts.method, &parts.headers) {
@@ -280,14 +280,14 @@ impl Gateway {
             }
             Route::OldTransport(destination, path) => {
                 match self
-                    .admit(config, &destination, EndpointPath::Named, parts, arrival)
+                    .admit(config, &destination, EndpointPath::Named, parts, source)
                     .await
                 {
                     Ok(context) => {
                         let mut response = Box::pin(context.old_transport(path, parts, body)).await;
                         response
                             .body_mut()
-                            .count(|| context.counted(arrival.abort_handle()));
+                            .count(|| context.counted(source.abort_handle()));
                         response
                     }
                     Err(refused) => refused,
@@ -295,7 +295,7 @@ impl Gateway {
             }
             Route::Mcp(destination, endpoint_path) => {
                 let context = match self
-                    .admit(config, &destination, endpoint_path, parts, arrival)
+                    .admit(config, &destination, endpoint_path, parts, source)
                     .await
                 {
                     Ok(context) => context,
@@ -341,7 +341,7 @@ impl Gateway {
                 let sent = response.body().size_hint().exact().unwrap_or(0);
                 response
                     .body_mut()
-                    .count(|| context.counted(arrival.abort_handle()));
+                    .count(|| context.counted(source.abort_handle()));
                 destination.metrics.bytes_sent.fetch_add(sent, Relaxed);
                 response
             }
@@ -398,9 +398,9 @@ impl Gateway {
         destination: &'v Arc<Endpoint>,
         endpoint_path: EndpointPath,
         parts: &Parts,
-        arrival: &'v impl Arrival,
+        source: &'v impl RequestSource,
     ) -> Result<RequestContext<'v>, Response<Body>> {
-        let (began, peer) = (self.clock.now(), arrival.peer());
+        let (began, peer) = (self.clock.now(), source.peer());
         let context = |caller, account| RequestContext {
             gateway: self,
             config,
@@ -410,7 +410,7 @@ impl Gateway {
             account,
             began,
             peer,
-            forwarded: arrival.forwarded(),
+            forwarded: source.forwarded(),
         };
         let target = AuthTarget::Destination(&destination.name, endpoint_path);
         match self.authenticate(config, parts, peer, target, began).await {
@@ -419,9 +419,9 @@ impl Gateway {
                 let account = self
                     .limiter
                     .account(began, &caller.principal, peer.ip(), &parts.headers);
-                arrival.handle_authenticated();
+                source.handle_authenticated();
                 let context = context(caller, account);
-                match arrival.forwarded() {
+                match source.forwarded() {
                     // Replicas with one configuration recognise the same caller.
                     Some(forwarded) if forwarded.principal != context.caller.principal.as_str() => {
                         Err(context.refuse(parts.method.as_str(), &Refusal::OtherCaller.into()))

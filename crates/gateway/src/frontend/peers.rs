@@ -15,12 +15,12 @@ use hyper::body::Incoming;
 use tokio::task::AbortHandle;
 
 use super::body::Body;
-use super::http::Arrival;
+use super::http::RequestSource;
 use super::request_body::RequestBody;
 use crate::gateway::Gateway;
 use crate::peer::{Forwarded, NotOwner, PeerHandler};
 
-impl Arrival for Forwarded {
+impl RequestSource for Forwarded {
     fn peer(&self) -> SocketAddr {
         // An address of no network, so that no proxy is trusted for it.
         let unknown = || SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));

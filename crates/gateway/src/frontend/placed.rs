@@ -5,11 +5,11 @@ use http::Response;
 use protocol::message::Message;
 
 use super::body::Body;
-use super::forwarding::{Delivery, Outgoing, refused};
+use super::forwarding::{ForwardOutcome, Outgoing, refused};
 use super::head::Head;
 use super::http::RequestContext;
 use crate::endpoint::{ParkedCall, SessionUse};
-use crate::fleet::{Placed, Undelivered};
+use crate::fleet::{ServerRoute, Undelivered};
 use crate::peer::Target;
 use crate::reply::Refusal;
 use crate::seal;
@@ -36,31 +36,31 @@ impl RequestContext<'_> {
         };
         // While this replica drains, the server goes on for what is open.
         let may_serve = needs == Needs::OpenHere || !self.gateway.is_draining();
-        if may_serve && server.place().is_here(self.gateway.clock.now()) {
+        if may_serve && server.lease().is_held(self.gateway.clock.now()) {
             return Ok(None);
         }
         if self.forwarded.is_some() {
             return match server.find_for_peer().await {
-                Placed::Here => Ok(None),
-                Placed::There(_) | Placed::Vacant | Placed::NotHere => Err(Refusal::NotOwner),
-                Placed::Refused(refusal) => Err(refused(refusal)),
+                ServerRoute::Here => Ok(None),
+                ServerRoute::There(_) | ServerRoute::Vacant | ServerRoute::NotHere => Err(Refusal::NotOwner),
+                ServerRoute::Refused(refusal) => Err(refused(refusal)),
             };
         }
         let mut placed = server.find().await;
         let mut attempts = 0;
         loop {
             let node = match placed {
-                Placed::Here => return Ok(None),
-                Placed::There(node) => node,
-                Placed::Vacant => fleet.successor().await.ok_or(Refusal::Draining)?,
-                Placed::NotHere => return Err(Refusal::OwnerUnreached),
-                Placed::Refused(refusal) => return Err(refused(refusal)),
+                ServerRoute::Here => return Ok(None),
+                ServerRoute::There(node) => node,
+                ServerRoute::Vacant => fleet.successor().await.ok_or(Refusal::Draining)?,
+                ServerRoute::NotHere => return Err(Refusal::OwnerUnreached),
+                ServerRoute::Refused(refusal) => return Err(refused(refusal)),
             };
             attempts += 1;
             let undelivered = match self.forward(fleet, &node, Target::Placed, &mut request).await? {
-                Delivery::Answered(response) => return Ok(Some(response)),
-                Delivery::Undelivered => Undelivered::NotSent(&node.id),
-                Delivery::NotOwner => Undelivered::NotOwner,
+                ForwardOutcome::Answered(response) => return Ok(Some(response)),
+                ForwardOutcome::Undelivered => Undelivered::NotSent(&node.id),
+                ForwardOutcome::NotOwner => Undelivered::NotOwner,
             };
             placed = server.find_again(&node.id, undelivered, attempts).await;
         }

@@ -122,7 +122,7 @@ async fn records_of_open_sessions_are_written_again_with_what_their_clients_set(
     };
     let located = loop {
         // A request for an unknown session makes the replica renew its lease at once.
-        one.fleet.place(Uuid::new_v4(), wanted).await;
+        one.fleet.route(Uuid::new_v4(), wanted).await;
         if let Some(located) = registry.look_up(session).await.unwrap() {
             break located;
         }

@@ -99,15 +99,15 @@ async fn session_opened_while_the_engine_is_away_is_local_and_its_record_follows
     let session = record.session;
     one.sessions.records.lock().insert(session, record.clone());
     one.fleet.open(record).await.unwrap();
-    assert_eq!(one.fleet.place(session, ANN).await, Place::Here);
-    let away = Place::Refused(Refusal::Away);
-    assert_eq!(other.fleet.place(earlier, ANN).await, away);
+    assert_eq!(one.fleet.route(session, ANN).await, SessionRoute::Here);
+    let away = SessionRoute::Refused(Unavailable::Away);
+    assert_eq!(other.fleet.route(earlier, ANN).await, away);
     engine.set_away(false);
     // A request for an unknown session makes the owner renew its lease at once.
     while engine.look_up(session).await.unwrap().is_none() {
-        one.fleet.place(Uuid::new_v4(), ANN).await;
+        one.fleet.route(Uuid::new_v4(), ANN).await;
     }
-    assert_eq!(other.fleet.place(session, ANN).await, there(&one, 1));
+    assert_eq!(other.fleet.route(session, ANN).await, there(&one, 1));
 }
 
 #[tokio::test]
@@ -126,6 +126,6 @@ async fn session_whose_end_cannot_be_written_is_refused_until_it_can() {
     let claim = one.open().await;
     engine.set_away(true);
     one.fleet.close(&claim);
-    let away = Place::Refused(Refusal::Away);
-    assert_eq!(one.fleet.place(claim.session, ANN).await, away);
+    let away = SessionRoute::Refused(Unavailable::Away);
+    assert_eq!(one.fleet.route(claim.session, ANN).await, away);
 }
