@@ -111,6 +111,10 @@ struct InstanceState {
     deadline: Option<Moment>,
     /// Since when no session has used this instance.
     idle_since: Option<Moment>,
+    /// When a client last asked something.
+    last_asked: Moment,
+    /// The child is being ended, or was, because no call used it. Its output counts no more.
+    is_asleep: bool,
     /// The server has answered the handshake on this link.
     was_ready: bool,
     /// What the server wrote on stdout before it was ready that was no message.
@@ -230,6 +234,8 @@ impl Instance {
                 health: Health::Idle,
                 deadline: None,
                 idle_since: Some(clock.now()),
+                last_asked: clock.now(),
+                is_asleep: false,
                 was_ready: false,
                 stray_output: StrayOutput::default(),
                 now: clock.now(),
@@ -331,6 +337,7 @@ impl Instance {
                 Ask::Call(call) => call.message.bytes().clone(),
                 _ => Bytes::new(),
             };
+            state.last_asked = now;
             state.multiplexer.handle_ask(now, ask);
             #[cfg(debug_assertions)]
             fault_injection::maybe_panic(fault_injection::Site::Instance, &panics);
@@ -471,6 +478,32 @@ impl Instance {
         state.idle_since.filter(|_| !pinned)
     }
 
+    /// Ends the link to a child that no call has used for `limit`, up to now. The supervisor ends
+    /// the child, and the next call has another one started. Returns whether it has ended.
+    pub(crate) fn sleep_if_unused(&self, now: Moment, limit: Duration) -> bool {
+        self.act(now, |state, _| {
+            if state.multiplexer.is_in_use(now) {
+                state.last_asked = now;
+            }
+            let is_running = matches!(state.health, Health::Running { .. } | Health::Ready { .. });
+            let is_unused = is_running && now.since(state.last_asked) >= limit;
+            if is_unused {
+                // Under one lock with the look: a call that comes after it wants a new link.
+                state.is_asleep = true;
+                state.health = Health::Asleep;
+                state.close_inlet();
+                state.multiplexer.handle_link_down(&Arc::default());
+                state.wake_supervisor = true;
+            }
+            is_unused
+        })
+    }
+
+    /// Returns whether the child is to be ended, or was, because no call used it.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.lock().is_asleep
+    }
+
     /// Returns the keys of those that use this instance; `None` while a task needs it.
     pub(crate) fn users(&self) -> Option<Vec<SessionKey>> {
         let state = self.lock();
@@ -528,6 +561,7 @@ impl Instance {
         self.act(now, |state, _| {
             // A replacement that was wanted for the predecessor does not concern this child.
             state.replacement = None;
+            state.is_asleep = false;
             state.link += 1;
             state.was_ready = false;
             state.stray_output = StrayOutput::default();
@@ -611,6 +645,9 @@ impl Instance {
         let mut lines = 0;
         let now = self.clock.now();
         let is_useless = self.act(now, |state, orders| {
+            if state.is_asleep {
+                return true;
+            }
             if framer.unfinished().is_none() {
                 state.multiplexer.handle_activity();
             }

@@ -198,6 +198,9 @@ pub struct ProcessSpec {
     /// Environment variable ← name of the HTTP header that the session was opened with.
     pub env_from_headers: BTreeMap<String, String>,
     pub start: Start,
+    /// How long no call may have used the child before it is ended, until the next call. It runs on
+    /// without.
+    pub idle_stop: Option<Duration>,
 }
 
 /// Which of Rialto's own variables a child gets.

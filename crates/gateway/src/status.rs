@@ -65,6 +65,8 @@ pub(crate) struct DestinationStatus {
     pub(crate) transport: &'static str,
     pub(crate) state: HealthKind,
     pub(crate) is_ready: bool,
+    /// Why no server process runs, though nothing is wrong.
+    pub(crate) rest: Option<Rest>,
     /// What is wrong with its server, if something is.
     pub(crate) backend_error: Option<String>,
     /// Sessions, those of draining predecessors included.
@@ -106,7 +108,37 @@ pub(crate) enum Health {
     },
     BackingOff(Arc<BackendError>),
     Failed(Arc<BackendError>),
+    /// No call used it for a while (`idle_stop`). The next one starts it again.
+    Asleep,
     Stopped,
+}
+
+/// Why no server process runs at a destination that is all right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rest {
+    NotStarted,
+    StoppedIdle,
+}
+
+impl Rest {
+    /// Returns why all of these instances rest; `None` if one of them does not.
+    pub(crate) fn of(health: &[Health]) -> Option<Self> {
+        let rests = |health: &Health| matches!(health, Health::Idle | Health::Stopped | Health::Asleep);
+        if !health.iter().all(rests) {
+            return None;
+        }
+        match health.contains(&Health::Asleep) {
+            true => Some(Self::StoppedIdle),
+            false => Some(Self::NotStarted),
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotStarted => "not started (starts at first call)",
+            Self::StoppedIdle => "stopped after being idle (starts at next call)",
+        }
+    }
 }
 
 /// The state of one instance: what its server does, and how much waits there.
@@ -168,7 +200,7 @@ impl HealthKind {
 
     pub(crate) fn of(health: &Health) -> Self {
         match health {
-            Health::Idle => Self::Idle,
+            Health::Idle | Health::Asleep => Self::Idle,
             Health::Starting => Self::Starting,
             Health::Running { .. } => Self::Running,
             Health::Ready { .. } => Self::Ready,
@@ -214,6 +246,9 @@ impl DestinationStatus {
         }
         if !self.limits.is_empty() {
             entry["limits"] = limits(&self.limits);
+        }
+        if let Some(rest) = self.rest {
+            entry["server"] = rest.as_str().into();
         }
         if let Some(backend_error) = &self.backend_error {
             entry["error"] = backend_error.as_str().into();

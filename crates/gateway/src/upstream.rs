@@ -32,7 +32,7 @@ use crate::server_lease::ServerLease;
 use crate::settings::{
     self, BackendSpec, ProcessSpec, RemoteSpec, Sharing, SharingRules, SignIn, Start, Transport,
 };
-use crate::status::{Depths, Health, HealthKind};
+use crate::status::{Depths, Health, HealthKind, Rest};
 use crate::threads::Threads;
 use instances::{InstancePool, Instances, Started};
 
@@ -94,6 +94,8 @@ pub(crate) struct UpstreamStatus {
     pub(crate) transport: &'static str,
     pub(crate) state: HealthKind,
     pub(crate) is_ready: bool,
+    /// Why no server process runs, though nothing is wrong.
+    pub(crate) rest: Option<Rest>,
     /// What is wrong with the server, if something is.
     pub(crate) backend_error: Option<String>,
     /// Instances in use whose server runs.
@@ -286,7 +288,7 @@ impl Upstream {
         let is_promised = self.starts_eagerly() && self.rules().sharing != Sharing::PerSession;
         let health = self.health();
         let is_fine = |health: &Health| match health {
-            Health::Ready { .. } => true,
+            Health::Ready { .. } | Health::Asleep => true,
             Health::Idle | Health::Stopped | Health::Starting | Health::Running { .. } => !is_promised,
             Health::BackingOff(_) | Health::Failed(_) => false,
         };
@@ -330,12 +332,35 @@ impl Upstream {
         is_removed
     }
 
+    /// Returns why no server process runs, though nothing is wrong.
+    fn rest(&self, health: &[Health]) -> Option<Rest> {
+        match &self.backend {
+            Backend::Process(_) if self.broken.is_none() => Rest::of(health),
+            Backend::Process(_) | Backend::Remote { .. } => None,
+        }
+    }
+
+    /// Ends the children that no call has used for as long as the settings allow.
+    fn stop_unused_children(&self, now: Moment) {
+        let limit = match &self.backend {
+            Backend::Process(spec) => spec.idle_stop,
+            Backend::Remote { .. } => None,
+        };
+        let Some(limit) = limit else { return };
+        for instance in self.instance_list() {
+            if instance.sleep_if_unused(now, limit) {
+                tracing::info!(destination = %self.name, "server stopped: no call used it");
+            }
+        }
+    }
+
     /// Forgets what is too old, and stops instances that no client has used for long enough.
     pub(crate) fn tick(&self, now: Moment) {
         if self.remote().is_some() {
             self.eras.expire(now);
         }
         self.stop_idle_instances(now);
+        self.stop_unused_children(now);
     }
 
     /// Ends the instance of a session that has ended, if it was the session's own.
@@ -409,6 +434,7 @@ impl Upstream {
             | Health::Starting
             | Health::Running { .. }
             | Health::Ready { .. }
+            | Health::Asleep
             | Health::Stopped => None,
         };
         let (state, backend_error) = match &self.broken {
@@ -419,6 +445,7 @@ impl Upstream {
             transport: self.transport(),
             state,
             is_ready: self.is_ready(),
+            rest: self.rest(&health),
             backend_error,
             children: health.iter().filter(is_running).count(),
             tools: in_use.iter().find_map(|instance| instance.shown_tools()),

@@ -212,6 +212,17 @@ impl Multiplexer {
         self.link.is_answered()
     }
 
+    /// Returns whether the server is needed now: by a call, a question, a task, a subscription, or
+    /// a client that waits for the handshake. A session alone does not need it.
+    pub fn is_in_use(&self, now: Moment) -> bool {
+        self.open_calls() > 0
+            || self.ledger.calls().next().is_some()
+            || self.is_initializing()
+            || !self.ledger.questions.is_empty()
+            || !self.subscriptions.uris().is_empty()
+            || self.has_live_tasks(now)
+    }
+
     /// Returns whether the server owes the answer to a first message.
     pub fn is_initializing(&self) -> bool {
         self.link.is_initializing()

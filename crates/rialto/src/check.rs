@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use cluster::{ClusterKey, RedisRegistry, RedisSettings};
-use gateway::settings::{BackendSpec, ClusterSettings, Settings};
+use gateway::settings::{BackendSpec, ClusterSettings, ProcessSpec, Settings, Sharing, Start};
 use gateway::{Gateway, Probe, StartError, StateDir, escape};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -104,6 +104,16 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
     };
     let probes = gateway.probe().await;
     show(&probes);
+    for destination in &settings.destinations {
+        if let BackendSpec::Process(spec) = &destination.backend
+            && let Some(rest) = rest(destination.instances.sharing, spec)
+        {
+            note(&format!(
+                "`{}` {rest}; the check has started it once",
+                destination.name
+            ));
+        }
+    }
     if probes.iter().all(|probe| probe.result.is_ok()) {
         ExitCode::SUCCESS
     } else {
@@ -163,6 +173,23 @@ async fn find((host, port): (&str, u16)) -> std::io::Result<()> {
     let found = tokio::time::timeout(NETWORK_TIMEOUT, tokio::net::lookup_host((host, port))).await??;
     drop(found);
     Ok(())
+}
+
+/// Returns when no process of a server runs, if that is ever so.
+fn rest(sharing: Sharing, spec: &ProcessSpec) -> Option<String> {
+    let lazy = "starts at its first call";
+    let idle = |limit: Duration| format!("stops after {} without a call", humantime::format_duration(limit));
+    // A child of a session or of a caller starts with it in any case.
+    let start = match sharing {
+        Sharing::Shared => spec.start,
+        Sharing::PerSession | Sharing::PerIdentity => Start::Eager,
+    };
+    match (start, spec.idle_stop) {
+        (Start::Eager, None) => None,
+        (Start::Eager, Some(limit)) => Some(idle(limit)),
+        (Start::Lazy, None) => Some(lazy.to_owned()),
+        (Start::Lazy, Some(limit)) => Some(format!("{lazy} and {}", idle(limit))),
+    }
 }
 
 /// If stdout is closed, the exit code tells the same.

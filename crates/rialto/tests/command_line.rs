@@ -316,6 +316,31 @@ async fn check_prints_a_table_and_ends_with_code_0_when_all_is_well() -> Result<
 }
 
 #[tokio::test]
+async fn check_names_destinations_whose_server_does_not_run_all_the_time() -> Result<()> {
+    let yaml = "destinations:
+  lazy: { command: '{stub}', start: lazy }
+  idle: { command: '{stub}', start: lazy, idle_stop: 10m }
+  plain: { command: '{stub}' }
+  own: { command: '{stub}', process: per_session }
+";
+    let ended = Rialto::launcher()
+        .verb(&["check"])
+        .config(yaml)
+        .run(PATIENCE)
+        .await?;
+    let said = ended.stderr_text();
+    assert_eq!(ended.code(), Some(0), "{said}");
+    for words in [
+        "`lazy` starts at its first call;",
+        "`idle` starts at its first call and stops after 10m without a call;",
+    ] {
+        assert!(said.contains(words), "no {words} in\n{said}");
+    }
+    assert!(!said.contains("`plain`") && !said.contains("`own`"), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn check_reports_what_to_fix_and_fails_when_a_destination_fails() -> Result<()> {
     let yaml = "destinations:
   good: { command: '{stub}' }

@@ -564,6 +564,65 @@ async fn a_lazy_shared_child_lingers_after_its_last_session_and_then_ends() -> R
     Ok(())
 }
 
+#[tokio::test]
+async fn idle_stop_ends_an_unused_child_and_the_next_call_of_the_session_starts_another() -> Result<()> {
+    let yaml = "destinations:\n  d: { command: '{stub} --journal {dir}/journal', idle_stop: 1s }\n";
+    let rialto = Rialto::with_config(yaml).await?;
+    let client = session(&rialto, "d").await?;
+    // A call that takes longer than `idle_stop` uses its child all the time: it is answered.
+    let delayed = client.call(1, "delay", json!({"ms": 2500, "marker": "slow"}));
+    assert_eq!(delayed.await?.text(), "slow");
+    let used = *rialto.journal().starts().last().expect("it was started");
+    wait_for_end(used).await;
+    let ready = client.send("GET", "/ready", &[], "").await?.reply().await?;
+    let ready = ready.expect_status(200)?.body_text();
+    let rest = r#""server":"stopped after being idle (starts at next call)""#;
+    assert!(
+        ready.contains(rest) && ready.contains(r#""state":"idle""#),
+        "{ready}"
+    );
+    let again = client.call(2, "pid", "{}").await?;
+    let next = *rialto.journal().starts().last().expect("it was started again");
+    assert_eq!(again.text(), next.to_string());
+    assert_ne!(next, used);
+    Ok(())
+}
+
+#[tokio::test]
+async fn idle_stop_spares_a_child_that_a_client_is_subscribed_at() -> Result<()> {
+    let yaml = "destinations:
+  d: { command: '{stub} --journal {dir}/journal', idle_stop: 1s }
+  clock: { command: '{stub}' }
+";
+    let rialto = Rialto::with_config(yaml).await?;
+    let client = session(&rialto, "d").await?;
+    let pid = start(&rialto, 1).await;
+    let subscribed = client.request(1, "resources/subscribe", json!({"uri": "stub://a"}));
+    subscribed.await?.expect_status(200)?;
+    // The passing of time, made visible: another destination takes three seconds for an answer.
+    let clock = session(&rialto, "clock").await?;
+    let delayed = clock.call(1, "delay", json!({"ms": 3000, "marker": "now"}));
+    assert_eq!(delayed.await?.text(), "now");
+    assert_eq!(client.call(2, "pid", "{}").await?.text(), pid.to_string());
+    Ok(())
+}
+
+#[tokio::test]
+async fn lazy_child_is_shown_as_not_started_until_its_first_client_comes() -> Result<()> {
+    let yaml = "destinations:\n  d: { command: '{stub} --journal {dir}/journal', start: lazy }\n";
+    let rialto = Rialto::with_config(yaml).await?;
+    let client = rialto.client_of("d").await?;
+    let ready = || async { client.send("GET", "/ready", &[], "").await?.reply().await };
+    let before = ready().await?.body_text();
+    let rest = r#""server":"not started (starts at first call)""#;
+    assert!(before.contains(rest), "{before}");
+    let used = session(&rialto, "d").await?;
+    used.call(1, "pid", "{}").await?.expect_status(200)?;
+    let after = ready().await?.body_text();
+    assert!(!after.contains("not started"), "{after}");
+    Ok(())
+}
+
 /// A26: what cannot be run is named in the log; clients do not receive paths of this machine.
 #[tokio::test]
 async fn clients_learn_no_path_from_a_command_that_cannot_be_run() -> Result<()> {

@@ -285,7 +285,7 @@ mod tests {
     use super::super::Limits;
     use super::*;
     use crate::backend_face::legacy::ClientHello;
-    use crate::exchange::{Ask, CallKey, Client, Principal};
+    use crate::exchange::{Ask, Call, CallKey, Client, Principal, Request};
     use crate::negotiation::{EraPlan, SILENCE};
 
     fn machine() -> Multiplexer {
@@ -368,6 +368,84 @@ mod tests {
             )
         });
         assert!(failed);
+    }
+
+    /// Answers the handshake that was sent last, under its id.
+    fn welcome(machine: &mut Multiplexer, id: u64) {
+        let answer = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25","capabilities":{{"resources":{{"subscribe":true}}}},"serverInfo":{{"name":"s","version":"1"}}}}}}"#
+        );
+        machine.handle_line(Moment::START, Bytes::from(answer));
+    }
+
+    fn ask(machine: &mut Multiplexer, call: u64, request: Request, method: &str, params: &str) {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{call},"method":"{method}","params":{params}}}"#);
+        let call = Ask::Call(Call {
+            session: SessionKey(1),
+            call: CallKey(call),
+            request,
+            message: Message::scan(Bytes::from(text)).expect("a message"),
+            era: Era::Legacy,
+            mirrored: None,
+            reads_events: true,
+        });
+        machine.handle_ask(Moment::START, call);
+    }
+
+    #[test]
+    fn server_is_in_use_during_calls_and_subscriptions_and_not_for_a_session_alone() {
+        let mut machine = machine();
+        machine.plan_eras(EraPlan::Only(Era::Legacy));
+        machine.handle_link_up(Moment::START);
+        assert!(!machine.is_in_use(Moment::START), "no client has come");
+        open(&mut machine, 1);
+        assert!(
+            machine.is_in_use(Moment::START),
+            "a client waits for the handshake"
+        );
+        welcome(&mut machine, 1);
+        assert!(!machine.is_in_use(Moment::START), "the session has no call");
+        let params = r#"{"name":"echo"}"#;
+        ask(&mut machine, 1, Request::Plain, "tools/call", params);
+        assert!(machine.is_in_use(Moment::START), "a call is in flight");
+        machine.handle_line(
+            Moment::START,
+            Bytes::from_static(br#"{"jsonrpc":"2.0","id":2,"result":{"content":[]}}"#),
+        );
+        assert!(!machine.is_in_use(Moment::START), "the call is answered");
+        let subscribe = Request::Subscribe { uri: "x://1".into() };
+        ask(
+            &mut machine,
+            2,
+            subscribe,
+            "resources/subscribe",
+            r#"{"uri":"x://1"}"#,
+        );
+        machine.handle_line(
+            Moment::START,
+            Bytes::from_static(br#"{"jsonrpc":"2.0","id":3,"result":{}}"#),
+        );
+        assert!(machine.is_in_use(Moment::START), "a client waits for updates");
+    }
+
+    #[test]
+    fn server_that_was_ended_unused_is_wanted_by_the_next_call() {
+        let mut machine = machine();
+        machine.plan_eras(EraPlan::Only(Era::Legacy));
+        machine.handle_link_up(Moment::START);
+        open(&mut machine, 1);
+        welcome(&mut machine, 1);
+        sent(&mut machine);
+        while machine.poll_output().is_some() {}
+        machine.handle_link_down(&Arc::default());
+        assert!(!wants_link(&mut machine), "no call waits");
+        let params = r#"{"name":"echo"}"#;
+        ask(&mut machine, 1, Request::Plain, "tools/call", params);
+        assert!(wants_link(&mut machine), "a call waits");
+        machine.handle_link_up(Moment::START);
+        assert!(sent(&mut machine).contains("initialize"));
+        welcome(&mut machine, 2);
+        assert!(sent(&mut machine).contains("tools/call"));
     }
 
     #[test]

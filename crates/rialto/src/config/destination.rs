@@ -215,6 +215,7 @@ fn stdio(fields: &mut Fields<'_, '_>, format: Format, sharing: Sharing) -> Optio
     let cwd = fields.given("cwd").and_then(|given| cwd(fields, given));
     let env_from_headers = env_from_headers(fields, sharing);
     let start = fields.choice("start", &[("eager", Start::Eager), ("lazy", Start::Lazy)]);
+    let idle_stop = fields.parsed("idle_stop", quantity::some_time);
     let error_stderr = fields.parsed("error_stderr", quantity::truth) == Some(true);
     Some(ProcessSpec {
         argv: argv?,
@@ -224,6 +225,7 @@ fn stdio(fields: &mut Fields<'_, '_>, format: Format, sharing: Sharing) -> Optio
         cwd,
         env_from_headers,
         start: start.unwrap_or(default_start(sharing)),
+        idle_stop,
     })
 }
 
@@ -244,6 +246,7 @@ pub(super) fn plain(
         cwd: None,
         env_from_headers: BTreeMap::new(),
         start: default_start(sharing),
+        idle_stop: None,
     });
     in_front_of(backend, name, sharing, defaults)
 }

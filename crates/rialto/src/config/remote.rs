@@ -55,7 +55,15 @@ pub(super) fn read(
         (Some(true), Some(url)) => signed_in(fields, url, ca_file.as_ref()),
         (Some(false) | None, _) | (Some(true), None) => SignIn::No,
     };
-    for foreign in ["command", "args", "env", "cwd", "env_from_headers", "start"] {
+    for foreign in [
+        "command",
+        "args",
+        "env",
+        "cwd",
+        "env_from_headers",
+        "start",
+        "idle_stop",
+    ] {
         if let Some(given) = fields.take(foreign) {
             let place = fields.place(given.line, foreign);
             fields

@@ -64,6 +64,8 @@ enum RunEnd {
     ByItself(Exit),
     /// It showed no activity, or its output could not be used.
     Replaced(&'static str),
+    /// No call used it (`idle_stop`).
+    Unused,
     Stopped,
 }
 
@@ -72,6 +74,7 @@ enum EndCause {
     Exited(Exit),
     PipesClosed,
     Useless(&'static str),
+    Unused,
     StopWanted,
 }
 
@@ -98,6 +101,11 @@ impl ProcessSupervisor {
                         RunEnd::Stopped => {
                             self.instance.metrics().child_ended(ChildEnd::Stopped);
                             break;
+                        }
+                        RunEnd::Unused => {
+                            self.instance.metrics().child_ended(ChildEnd::Stopped);
+                            policy.handle_stop(self.instance.clock().now().elapsed());
+                            continue;
                         }
                         RunEnd::ByItself(exit) => {
                             self.instance.metrics().child_ended(ChildEnd::ByItself);
@@ -295,6 +303,9 @@ impl ProcessSupervisor {
             if self.instance.is_stopping() {
                 break EndCause::StopWanted;
             }
+            if self.instance.is_asleep() {
+                break EndCause::Unused;
+            }
             if let Some(why) = self.instance.take_replacement() {
                 break EndCause::Useless(why);
             }
@@ -334,7 +345,10 @@ impl ProcessSupervisor {
                 // What the server wrote before it ended still counts, but a grandchild that holds
                 // the pipe is not waited for.
                 let _ = tokio::time::timeout(FINAL_OUTPUT, &mut reader.0).await;
-                RunEnd::ByItself(exit)
+                match self.instance.is_asleep() {
+                    true => RunEnd::Unused,
+                    false => RunEnd::ByItself(exit),
+                }
             }
             EndCause::PipesClosed => {
                 tracing::warn!(%destination, pid, "server closed its pipes without exiting; replaced");
@@ -351,6 +365,12 @@ impl ProcessSupervisor {
                 self.instance.link_down(&backend_error);
                 child.stop(PIPE_GRACE).await;
                 RunEnd::Replaced(why)
+            }
+            EndCause::Unused => {
+                reader.0.abort();
+                let exit = child.stop(self.stop_grace).await;
+                tracing::info!(%destination, pid, exit = %exit, "stopped");
+                RunEnd::Unused
             }
             EndCause::StopWanted => {
                 let exit = child.stop(self.stop_grace).await;

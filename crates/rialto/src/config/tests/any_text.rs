@@ -87,7 +87,7 @@ proptest::proptest! {
     fn any_value_of_any_key_is_read_or_refused_without_a_panic(
         key in proptest::sample::select(vec![
             "command", "args", "env", "cwd", "process", "env_from_headers", "start", "start_timeout", "max_sessions",
-            "max_children", "linger", "capabilities", "era", "show", "roots", "request_timeout", "stream_timeout", "max_message_bytes", "type", "url",
+            "max_children", "linger", "idle_stop", "capabilities", "era", "show", "roots", "request_timeout", "stream_timeout", "max_message_bytes", "type", "url",
             "headers", "forward_headers", "ca_file", "retry", "auth",
         ]),
         value in "\\PC{0,30}",
