@@ -76,6 +76,15 @@ pub enum Arrival {
     Forbidden,
 }
 
+/// Returns what a server of this era declared about itself in the response to its handshake or
+/// discovery.
+pub fn read_server_info(era: Era, response: Message) -> ServerInfo {
+    match era {
+        Era::Legacy => legacy::read_server_info(response),
+        Era::Modern => modern::read_server_info(response),
+    }
+}
+
 /// The face of the era used towards a server: the negotiated one, or until then the one tried last.
 #[derive(Debug)]
 pub struct Face {

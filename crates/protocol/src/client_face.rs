@@ -2,6 +2,7 @@
 
 pub mod legacy;
 pub mod modern;
+pub mod own_answers;
 pub mod stdio;
 
 use bytes::Bytes;

@@ -20,7 +20,7 @@ pub fn without_app_only_tools(answer: &Message) -> Option<Message> {
 }
 
 /// Returns whether a tool declares that models do not see it. Without a declaration they do.
-fn is_app_only(tool: &str) -> bool {
+pub(crate) fn is_app_only(tool: &str) -> bool {
     let visibility = || {
         let tool = Object::parse(tool.as_bytes())?;
         let meta = Object::parse(tool.get("_meta")?.as_bytes())?;

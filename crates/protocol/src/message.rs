@@ -336,11 +336,17 @@ impl Message {
         }
     }
 
-    /// Returns the message with another progress token. It is not read again: what stands behind
-    /// the token has moved with it, and what it is part of has grown.
+    /// Returns the message with another progress token.
     pub(crate) fn with_progress_token(&self, token: &[u8]) -> Self {
-        let old = self.0.spans.get(Member::ProgressToken);
-        let end = old.start as usize + token.len();
+        self.with_replaced(Member::ProgressToken, token)
+    }
+
+    /// Returns the message with another raw value of a member that has no members of its own. It is
+    /// not read again: what stands behind the value has moved with it, and what it is part of has
+    /// grown.
+    pub(crate) fn with_replaced(&self, member: Member, raw: &[u8]) -> Self {
+        let old = self.0.spans.get(member);
+        let end = old.start as usize + raw.len();
         let moved = |place: u32| match place >= old.end {
             true => place as usize - old.end as usize + end,
             false => place as usize,
@@ -352,7 +358,7 @@ impl Message {
             }
         }
         Self(Arc::new(Scanned {
-            bytes: self.spliced(&[(Member::ProgressToken, token)]),
+            bytes: self.spliced(&[(member, raw)]),
             spans,
             line_breaks: false,
             alone: true,

@@ -53,6 +53,17 @@ impl<'a> Object<'a> {
         self.members.iter().map(|(name, value)| (&**name, &**value))
     }
 
+    /// Returns its members with their raw values as they stand in the text that was taken apart; a
+    /// value that was set since is left out.
+    pub(crate) fn into_borrowed(self) -> Vec<(Cow<'a, str>, &'a str)> {
+        let members = self.members.into_iter();
+        let borrowed = members.filter_map(|(name, value)| match value {
+            Cow::Borrowed(value) => Some((name, value)),
+            Cow::Owned(_) => None,
+        });
+        borrowed.collect()
+    }
+
     /// Puts a raw value in place of a member's, or at the end if there was none. If it stood there
     /// several times it does so no more: whichever of them a reader believes, it must be this one.
     pub fn set(&mut self, key: &str, raw: impl Into<Cow<'a, str>>) {

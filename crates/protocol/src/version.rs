@@ -25,6 +25,44 @@ pub enum Era {
     Modern,
 }
 
+/// One value for each era.
+#[derive(Debug, Clone, Default)]
+pub struct PerEra<T> {
+    legacy: T,
+    modern: T,
+}
+
+impl<T> PerEra<T> {
+    /// Returns the values that a function gives for each era.
+    pub fn new(mut value: impl FnMut(Era) -> T) -> Self {
+        Self {
+            legacy: value(Era::Legacy),
+            modern: value(Era::Modern),
+        }
+    }
+
+    /// Returns the value of an era.
+    pub const fn get(&self, era: Era) -> &T {
+        match era {
+            Era::Legacy => &self.legacy,
+            Era::Modern => &self.modern,
+        }
+    }
+}
+
+/// A text that names no era.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnknownEra;
+
+impl std::str::FromStr for Era {
+    type Err = UnknownEra;
+
+    fn from_str(name: &str) -> Result<Self, UnknownEra> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|era| era.as_str() == name).ok_or(UnknownEra)
+    }
+}
+
 impl Era {
     /// Both, the older first.
     pub const ALL: [Self; 2] = [Self::Legacy, Self::Modern];
@@ -270,6 +308,16 @@ mod tests {
             assert_eq!(Version::parse(version.as_str()), Some(version));
         }
         assert_eq!(Version::parse("2030-01-01"), None);
+    }
+
+    #[test]
+    fn value_of_an_era_is_found_by_it_and_its_name_is_read_back() {
+        let names = PerEra::new(Era::as_str);
+        for era in Era::ALL {
+            assert_eq!(*names.get(era), era.as_str());
+            assert_eq!(era.as_str().parse(), Ok(era));
+        }
+        assert_eq!("future".parse::<Era>(), Err(UnknownEra));
     }
 
     #[test]

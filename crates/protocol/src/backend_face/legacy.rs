@@ -219,7 +219,7 @@ fn own_initialize() -> Message {
     ))
 }
 
-fn read_server_info(message: Message) -> ServerInfo {
+pub(super) fn read_server_info(message: Message) -> ServerInfo {
     let result: Value = message
         .raw(Member::Result)
         .and_then(|raw| serde_json::from_slice(raw).ok())

@@ -129,24 +129,7 @@ impl Discovery {
             self.stage = Stage::Unsent;
             return Err(message);
         }
-        let info = message
-            .raw(Member::Result)
-            .and_then(Object::parse)
-            .and_then(|result| {
-                Object::parse(result.get("_meta")?.as_bytes())?
-                    .get(SERVER_INFO)
-                    .map(Into::into)
-            });
-        let server_info = Arc::new(ServerInfo {
-            era: Era::Modern,
-            info,
-            version: None,
-            changing_lists: super::legacy::changing_lists(&result),
-            logs: result.pointer("/capabilities/logging").is_some(),
-            subscriptions: super::legacy::offers_subscriptions(&result),
-            tasks: task::offered(&result, Era::Modern.tasks()),
-            message,
-        });
+        let server_info = Arc::new(read_server_info(message));
         self.stage = Stage::Known(Arc::clone(&server_info));
         Ok(server_info)
     }
@@ -159,6 +142,32 @@ impl Discovery {
     /// with one.
     pub(super) fn takes_tasks(&self) -> bool {
         self.server_info().is_some_and(|server_info| server_info.tasks)
+    }
+}
+
+/// Returns what a server declared about itself in its discovery.
+pub(super) fn read_server_info(message: Message) -> ServerInfo {
+    let result: Value = message
+        .raw(Member::Result)
+        .and_then(|raw| serde_json::from_slice(raw).ok())
+        .unwrap_or_default();
+    let info = message
+        .raw(Member::Result)
+        .and_then(Object::parse)
+        .and_then(|result| {
+            Object::parse(result.get("_meta")?.as_bytes())?
+                .get(SERVER_INFO)
+                .map(Into::into)
+        });
+    ServerInfo {
+        era: Era::Modern,
+        info,
+        version: None,
+        changing_lists: super::legacy::changing_lists(&result),
+        logs: result.pointer("/capabilities/logging").is_some(),
+        subscriptions: super::legacy::offers_subscriptions(&result),
+        tasks: task::offered(&result, Era::Modern.tasks()),
+        message,
     }
 }
 

@@ -120,6 +120,11 @@ pub fn lower_reply(id: &[u8], message: &Message, era: Era, method: Method) -> Wr
     }
 }
 
+/// Returns a tool of a modern server as a legacy client sees it.
+pub(super) fn project_tool(raw: &str) -> std::borrow::Cow<'_, str> {
+    translate::project_tool(raw)
+}
+
 /// Returns an empty result.
 pub fn lower_done(id: &[u8]) -> Bytes {
     [br#"{"jsonrpc":"2.0","id":"#, id, br#","result":{}}"#]

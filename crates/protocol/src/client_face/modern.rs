@@ -208,6 +208,11 @@ pub fn lower_reply(id: &[u8], message: &Message, era: Era, method: Method, serve
     }
 }
 
+/// Returns a tool of a legacy server as a modern client sees it.
+pub(super) fn reword_tool(raw: &str) -> std::borrow::Cow<'_, str> {
+    translate::reword_tool(raw)
+}
+
 /// Returns the URLs that a legacy server wants visited before it is called again, as questions;
 /// `None` for any other answer.
 pub fn urls_first(message: &Message, era: Era) -> Option<Vec<Message>> {

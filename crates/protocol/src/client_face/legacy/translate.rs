@@ -132,7 +132,7 @@ fn project_output_schemas(result: &mut Object<'_>) {
     result.set("tools", format!("[{}]", projected.join(",")));
 }
 
-fn project_tool(raw: &str) -> Cow<'_, str> {
+pub(super) fn project_tool(raw: &str) -> Cow<'_, str> {
     let Some(mut tool) = Object::parse(raw.as_bytes()) else {
         return raw.into();
     };

@@ -140,9 +140,17 @@ fn reword_tools(result: &mut Object<'_>) {
     let Some(tools) = elements(&raw) else { return };
     let kept: Vec<String> = tools
         .into_iter()
-        .map(|raw| without_task_support(&without_invalid_headers(raw)).into_owned())
+        .map(|raw| reword_tool(raw).into_owned())
         .collect();
     result.set("tools", format!("[{}]", kept.join(",")));
+}
+
+/// Returns one tool as a modern client may read it.
+pub(super) fn reword_tool(raw: &str) -> Cow<'_, str> {
+    match without_invalid_headers(raw) {
+        Cow::Borrowed(raw) => without_task_support(raw),
+        Cow::Owned(raw) => without_task_support(&raw).into_owned().into(),
+    }
 }
 
 fn without_task_support(raw: &str) -> Cow<'_, str> {

@@ -1,0 +1,346 @@
+//! The reading of one member: all its lists to their end, and again when they change.
+//!
+//! To the member's instance an [`OfferReader`] is a user with a session key of its own. It asks for
+//! lists and nothing else, answers no question, and keeps what it read before if the server fails.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use super::offer::{ListKind, Offer, OfferedList};
+use super::plan::AggregateLimits;
+use crate::client_face::{legacy, modern};
+use crate::error_code;
+use crate::exchange::{Ask, Call, CallKey, Client, Failure, Request, ServerInfo, SessionKey, Tell};
+use crate::message::{Member, Message, quoted};
+use crate::object::elements;
+
+/// Why a member could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReadFailure {
+    /// Its server gave no answer.
+    Failed(Failure),
+    /// Its server refused the handshake, with this message.
+    Refused(String),
+}
+
+/// What the machine wants done.
+#[derive(Debug)]
+pub enum ReaderOutput {
+    /// Something for the member's instance.
+    Ask(Ask),
+    /// What the member offers now.
+    Offered(Arc<Offer>),
+    /// The member could not be read. What it offered before still holds.
+    Failed(ReadFailure),
+}
+
+/// The list that is being read.
+#[derive(Debug)]
+struct Reading {
+    kind: ListKind,
+    call: CallKey,
+    pages: usize,
+    bytes: usize,
+    list: OfferedList,
+}
+
+/// How far the reader is.
+#[derive(Debug)]
+enum Stage {
+    /// The instance was asked to open the user.
+    Opening(CallKey),
+    /// The server has declared itself.
+    Open(Arc<ServerInfo>),
+    /// The instance is lost, or refused.
+    Closed,
+}
+
+/// The reader of one member.
+///
+/// [`Self::new`] returns the first ask. [`Self::handle_tell`] takes what the instance has for it,
+/// and [`Self::poll_output`] returns what follows. After [`ReaderOutput::Failed`] the reader waits
+/// for [`Self::handle_changed`], which begins anew if the instance was lost.
+#[derive(Debug)]
+pub struct OfferReader {
+    session: SessionKey,
+    client: Arc<Client>,
+    limits: AggregateLimits,
+    stage: Stage,
+    next_call: u64,
+    reading: Option<Reading>,
+    /// The lists that are to be read.
+    stale: BTreeSet<ListKind>,
+    lists: [OfferedList; 4],
+    /// The fingerprint of what was given out last.
+    given: Option<u64>,
+    outputs: VecDeque<ReaderOutput>,
+}
+
+impl OfferReader {
+    /// Returns a reader, whose first output opens a user of the member's instance.
+    pub fn new(session: SessionKey, client: Arc<Client>, limits: &AggregateLimits) -> Self {
+        let mut reader = Self {
+            session,
+            client,
+            limits: *limits,
+            stage: Stage::Closed,
+            next_call: 0,
+            reading: None,
+            stale: BTreeSet::new(),
+            lists: Default::default(),
+            given: None,
+            outputs: VecDeque::new(),
+        };
+        reader.open();
+        reader
+    }
+
+    /// Returns the key under which the instance knows it.
+    pub fn session(&self) -> SessionKey {
+        self.session
+    }
+
+    /// Returns what is to be done next.
+    pub fn poll_output(&mut self) -> Option<ReaderOutput> {
+        self.outputs.pop_front()
+    }
+
+    fn new_call(&mut self) -> CallKey {
+        let call = CallKey(self.next_call);
+        self.next_call += 1;
+        call
+    }
+
+    fn ask(&mut self, ask: Ask) {
+        self.outputs.push_back(ReaderOutput::Ask(ask));
+    }
+
+    fn open(&mut self) {
+        let call = self.new_call();
+        self.stage = Stage::Opening(call);
+        let open = Ask::Open {
+            session: self.session,
+            call,
+            client: Arc::clone(&self.client),
+            initialize: None,
+            era: modern::ERA,
+            wants_notifications: true,
+        };
+        self.ask(open);
+    }
+
+    /// Takes what the instance has for the reader.
+    pub fn handle_tell(&mut self, tell: Tell) {
+        let session = self.session;
+        match tell {
+            Tell::Opened { server_info, .. } => {
+                self.stage = Stage::Open(server_info);
+                self.stale.extend(ListKind::ALL);
+                self.go_on();
+            }
+            Tell::Reply { call, message, .. } => self.handle_reply(call, &message),
+            Tell::Failed { call, failure, .. } => {
+                let is_opening = matches!(self.stage, Stage::Opening(opening) if opening == call);
+                if is_opening {
+                    self.stage = Stage::Closed;
+                }
+                if is_opening || self.reading.take_if(|reading| reading.call == call).is_some() {
+                    self.fail(ReadFailure::Failed(failure));
+                }
+            }
+            Tell::Notice { message, .. } => {
+                let changed = ListKind::ALL.into_iter();
+                let changed = changed.filter(|kind| kind.changed() == message.method());
+                self.stale.extend(changed);
+                self.go_on();
+            }
+            Tell::Question { question, .. } => self.ask(Ask::Unanswerable { session, question }),
+            Tell::Done { .. } | Tell::Related { .. } | Tell::Waiting { .. } | Tell::Withdrawn { .. } => {}
+        }
+    }
+
+    fn fail(&mut self, failure: ReadFailure) {
+        self.stale.clear();
+        self.outputs.push_back(ReaderOutput::Failed(failure));
+    }
+
+    /// The instance has lost its state, or is gone.
+    pub fn handle_lost_instance(&mut self, failure: &Failure) {
+        self.stage = Stage::Closed;
+        self.reading = None;
+        self.fail(ReadFailure::Failed(failure.clone()));
+    }
+
+    /// A list may have changed, or all of them: reads it again.
+    pub fn handle_changed(&mut self, kind: Option<ListKind>) {
+        match (&self.stage, kind) {
+            (Stage::Closed, _) => self.open(),
+            (Stage::Opening(_), _) => {}
+            (Stage::Open(_), Some(kind)) => {
+                self.stale.insert(kind);
+                self.go_on();
+            }
+            (Stage::Open(_), None) => {
+                self.stale.extend(ListKind::ALL);
+                self.go_on();
+            }
+        }
+    }
+
+    /// Ends the reader. Returns the last ask for its instance.
+    pub fn close(&mut self) -> Ask {
+        self.stage = Stage::Closed;
+        self.reading = None;
+        let session = self.session;
+        Ask::Close { session }
+    }
+
+    /// Begins with the next list that is to be read, or returns the offer if there is none.
+    fn go_on(&mut self) {
+        let Stage::Open(server) = &self.stage else {
+            return;
+        };
+        if self.reading.is_some() {
+            return;
+        }
+        let server = Arc::clone(server);
+        while let Some(kind) = self.stale.pop_first() {
+            if server.declares(kind.method()) {
+                let call = self.new_call();
+                self.reading = Some(Reading {
+                    kind,
+                    call,
+                    pages: 0,
+                    bytes: 0,
+                    list: OfferedList::default(),
+                });
+                return self.ask_page(kind, call, None);
+            }
+            self.put(kind, OfferedList::default());
+        }
+        let offer = Offer::new(server, self.lists.clone());
+        if self.given.replace(offer.fingerprint()) != Some(offer.fingerprint()) {
+            self.outputs.push_back(ReaderOutput::Offered(Arc::new(offer)));
+        }
+    }
+
+    fn put(&mut self, kind: ListKind, list: OfferedList) {
+        let mut lists = ListKind::ALL.into_iter().zip(&mut self.lists);
+        if let Some((_, place)) = lists.find(|(known, _)| *known == kind) {
+            *place = list;
+        }
+    }
+
+    fn ask_page(&mut self, kind: ListKind, call: CallKey, cursor: Option<&str>) {
+        let method = kind.method().name().unwrap_or_default();
+        let params = cursor.map_or_else(
+            || "{}".to_owned(),
+            |cursor| format!(r#"{{"cursor":{}}}"#, quoted(cursor)),
+        );
+        let text = format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{params}}}"#);
+        let call = Ask::Call(Call {
+            session: self.session,
+            call,
+            request: Request::Plain,
+            message: Message::own(text),
+            era: legacy::ERA,
+            mirrored: None,
+            reads_events: true,
+        });
+        self.ask(call);
+    }
+
+    fn handle_reply(&mut self, call: CallKey, message: &Message) {
+        if matches!(self.stage, Stage::Opening(opening) if opening == call) {
+            self.stage = Stage::Closed;
+            let refusal = message.object(Member::Error).text("message");
+            return self.fail(ReadFailure::Refused(refusal.unwrap_or_default()));
+        }
+        let Some(mut reading) = self.reading.take_if(|reading| reading.call == call) else {
+            return;
+        };
+        let kind = reading.kind;
+        match reading.add(message, &self.limits) {
+            Page::More(cursor) => {
+                reading.call = self.new_call();
+                let call = reading.call;
+                self.reading = Some(reading);
+                self.ask_page(kind, call, Some(&cursor));
+            }
+            Page::Last => {
+                self.put(kind, reading.list);
+                self.go_on();
+            }
+            Page::Withheld(reason) => {
+                let withheld = Some(reason);
+                self.put(
+                    kind,
+                    OfferedList {
+                        withheld,
+                        ..OfferedList::default()
+                    },
+                );
+                self.go_on();
+            }
+        }
+    }
+}
+
+/// What follows one page.
+enum Page {
+    More(String),
+    Last,
+    /// The list is not shown, for this reason.
+    Withheld(String),
+}
+
+impl Reading {
+    fn add(&mut self, message: &Message, limits: &AggregateLimits) -> Page {
+        let method = self.kind.method().name().unwrap_or_default();
+        if message.raw(Member::Error).is_some() {
+            let error = message.object(Member::Error);
+            // Servers with resources need not have templates.
+            if error.get("code") == Some(itoa::Buffer::new().format(error_code::METHOD_NOT_FOUND)) {
+                return Page::Last;
+            }
+            let text = error.text("message").unwrap_or_default();
+            return Page::Withheld(format!("the server answers `{method}` with an error: {text}"));
+        }
+        let result = message.object(Member::Result);
+        let Some(items) = result.get(self.kind.member()).and_then(elements) else {
+            return Page::Withheld(format!("the server's answer to `{method}` is no list"));
+        };
+        self.pages += 1;
+        self.bytes += items.iter().map(|item| item.len()).sum::<usize>();
+        self.list.items.extend(items.into_iter().map(Box::from));
+        // The first page decides; a later one can only be stricter.
+        let ttl = result.get("ttlMs").and_then(|raw| raw.parse().ok()).unwrap_or(0);
+        let public = result.text("cacheScope").as_deref() == Some("public");
+        self.list.ttl = if self.pages == 1 {
+            ttl
+        } else {
+            self.list.ttl.min(ttl)
+        };
+        self.list.public = public && (self.pages == 1 || self.list.public);
+        let cursor = result.text("nextCursor").filter(|cursor| !cursor.is_empty());
+        let beyond = [
+            (self.list.items.len() > limits.items, "items", limits.items),
+            (self.bytes > limits.bytes, "bytes", limits.bytes),
+            (
+                cursor.is_some() && self.pages >= limits.pages,
+                "pages",
+                limits.pages,
+            ),
+        ];
+        match (beyond.into_iter().find(|(is_beyond, ..)| *is_beyond), cursor) {
+            (Some((_, what, limit)), _) => {
+                Page::Withheld(format!("the server's `{method}` has more than {limit} {what}"))
+            }
+            (None, Some(cursor)) => Page::More(cursor),
+            (None, None) => Page::Last,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

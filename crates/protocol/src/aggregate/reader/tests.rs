@@ -1,0 +1,254 @@
+use super::*;
+use crate::backend_face::read_server_info;
+use crate::exchange::{Principal, QuestionKey};
+use crate::version::Era;
+use bytes::Bytes;
+
+const SESSION: SessionKey = SessionKey(9);
+
+fn message(text: &str) -> Message {
+    Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
+}
+
+fn reader(limits: AggregateLimits) -> OfferReader {
+    let client = Client::declaring(Principal::anonymous(), None, None);
+    OfferReader::new(SESSION, Arc::new(client), &limits)
+}
+
+fn opened(reader: &mut OfferReader, capabilities: &str) {
+    let Some(ReaderOutput::Ask(Ask::Open { call, .. })) = reader.poll_output() else {
+        panic!("it opens first");
+    };
+    let text = format!(
+        r#"{{"jsonrpc":"2.0","id":0,"result":{{"protocolVersion":"2025-11-25","capabilities":{capabilities}}}}}"#
+    );
+    let server_info = Arc::new(read_server_info(Era::Legacy, message(&text)));
+    reader.handle_tell(Tell::Opened {
+        session: SESSION,
+        call,
+        server_info,
+    });
+}
+
+/// Returns the next request: its key, method and params.
+fn asked(reader: &mut OfferReader) -> (CallKey, String) {
+    match reader.poll_output() {
+        Some(ReaderOutput::Ask(Ask::Call(call))) => {
+            let params = String::from_utf8_lossy(call.message.raw(Member::Params).unwrap()).into_owned();
+            (
+                call.call,
+                format!("{} {params}", call.message.method_name().unwrap()),
+            )
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn answer(reader: &mut OfferReader, call: CallKey, response: &str) {
+    let message = message(&format!(r#"{{"jsonrpc":"2.0","id":0,{response}}}"#));
+    reader.handle_tell(Tell::Reply {
+        session: SESSION,
+        call,
+        message,
+        era: Era::Legacy,
+    });
+}
+
+fn offered(reader: &mut OfferReader) -> Arc<Offer> {
+    match reader.poll_output() {
+        Some(ReaderOutput::Offered(offer)) => offer,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn read_tools(reader: &mut OfferReader, response: &str) {
+    let (call, request) = asked(reader);
+    assert!(request.starts_with("tools/list"), "{request}");
+    answer(reader, call, response);
+}
+
+#[test]
+fn list_is_read_past_its_first_page() {
+    let mut reader = reader(AggregateLimits::default());
+    opened(&mut reader, r#"{"tools":{}}"#);
+    read_tools(
+        &mut reader,
+        r#""result":{"tools":[{"name":"a"}],"nextCursor":"p2","ttlMs":9,"cacheScope":"public"}"#,
+    );
+    let (call, request) = asked(&mut reader);
+    assert_eq!(request, r#"tools/list {"cursor":"p2"}"#);
+    answer(
+        &mut reader,
+        call,
+        r#""result":{"tools":[{"name":"b"}],"nextCursor":"","ttlMs":5,"cacheScope":"private"}"#,
+    );
+    let offer = offered(&mut reader);
+    let tools = offer.list(ListKind::Tools);
+    assert_eq!(
+        tools.items().collect::<Vec<_>>(),
+        [r#"{"name":"a"}"#, r#"{"name":"b"}"#]
+    );
+    assert_eq!(
+        (tools.ttl, tools.public),
+        (5, false),
+        "a later page can only be stricter"
+    );
+    assert!(
+        reader.poll_output().is_none(),
+        "lists that are not declared are not read"
+    );
+}
+
+#[test]
+fn list_beyond_a_limit_is_withheld_with_the_reason_and_not_cut() {
+    for (limits, reason) in [
+        (
+            AggregateLimits {
+                items: 1,
+                ..Default::default()
+            },
+            "more than 1 items",
+        ),
+        (
+            AggregateLimits {
+                bytes: 20,
+                ..Default::default()
+            },
+            "more than 20 bytes",
+        ),
+        (
+            AggregateLimits {
+                pages: 1,
+                ..Default::default()
+            },
+            "more than 1 pages",
+        ),
+    ] {
+        let mut reader = reader(limits);
+        opened(&mut reader, r#"{"tools":{}}"#);
+        read_tools(
+            &mut reader,
+            r#""result":{"tools":[{"name":"a"},{"name":"b"}],"nextCursor":"c"}"#,
+        );
+        let offer = offered(&mut reader);
+        let tools = offer.list(ListKind::Tools);
+        assert!(tools.withheld().unwrap().ends_with(reason), "{tools:?}");
+        assert_eq!(tools.items().count(), 0);
+    }
+}
+
+#[test]
+fn list_that_cannot_be_read_is_withheld_and_a_missing_method_is_an_empty_list() {
+    let mut reader = reader(AggregateLimits::default());
+    opened(&mut reader, r#"{"tools":{},"resources":{}}"#);
+    read_tools(&mut reader, r#""error":{"code":-32603,"message":"out of order"}"#);
+    let (call, _) = asked(&mut reader);
+    answer(&mut reader, call, r#""result":{"resources":7}"#);
+    let (call, request) = asked(&mut reader);
+    assert!(request.starts_with("resources/templates/list"));
+    answer(
+        &mut reader,
+        call,
+        r#""error":{"code":-32601,"message":"no such method"}"#,
+    );
+    let offer = offered(&mut reader);
+    let reason = |kind| offer.list(kind).withheld().map(str::to_owned);
+    assert_eq!(
+        reason(ListKind::Tools).unwrap(),
+        "the server answers `tools/list` with an error: out of order"
+    );
+    assert_eq!(
+        reason(ListKind::Resources).unwrap(),
+        "the server's answer to `resources/list` is no list"
+    );
+    assert_eq!(reason(ListKind::Templates), None);
+}
+
+#[test]
+fn changed_list_is_read_again_and_an_equal_one_is_not_given_out() {
+    let mut reader = reader(AggregateLimits::default());
+    opened(&mut reader, r#"{"tools":{"listChanged":true}}"#);
+    read_tools(&mut reader, r#""result":{"tools":[]}"#);
+    offered(&mut reader);
+    let changed = || Tell::Notice {
+        session: SESSION,
+        message: message(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#),
+    };
+    reader.handle_tell(changed());
+    // It changes again while it is read, so it is read once more.
+    reader.handle_tell(changed());
+    read_tools(&mut reader, r#""result":{"tools":[]}"#);
+    read_tools(&mut reader, r#""result":{"tools":[]}"#);
+    assert!(reader.poll_output().is_none(), "nothing has changed");
+    reader.handle_changed(Some(ListKind::Tools));
+    read_tools(&mut reader, r#""result":{"tools":[{"name":"a"}]}"#);
+    assert_eq!(offered(&mut reader).count(ListKind::Tools), 1);
+}
+
+#[test]
+fn lost_instance_is_reported_and_opened_again_when_wanted() {
+    let mut reader = reader(AggregateLimits::default());
+    opened(&mut reader, r#"{"tools":{}}"#);
+    let (call, _) = asked(&mut reader);
+    reader.handle_lost_instance(&Failure::Retired);
+    assert!(matches!(
+        reader.poll_output(),
+        Some(ReaderOutput::Failed(ReadFailure::Failed(Failure::Retired)))
+    ));
+    answer(&mut reader, call, r#""result":{"tools":[]}"#);
+    assert!(
+        reader.poll_output().is_none(),
+        "an answer of the lost instance is none"
+    );
+    reader.handle_changed(None);
+    opened(&mut reader, r#"{}"#);
+    assert_eq!(offered(&mut reader).count(ListKind::Tools), 0);
+}
+
+#[test]
+fn failures_and_refusals_end_the_reading() {
+    let mut reader = reader(AggregateLimits::default());
+    opened(&mut reader, r#"{"tools":{}}"#);
+    let (call, _) = asked(&mut reader);
+    let failure = Failure::Cancelled;
+    reader.handle_tell(Tell::Failed {
+        session: SESSION,
+        call,
+        failure,
+    });
+    assert!(matches!(reader.poll_output(), Some(ReaderOutput::Failed(_))));
+    let mut reader = self::reader(AggregateLimits::default());
+    let Some(ReaderOutput::Ask(Ask::Open { call, .. })) = reader.poll_output() else {
+        panic!("it opens first");
+    };
+    answer(
+        &mut reader,
+        call,
+        r#""error":{"code":-32000,"message":"not you"}"#,
+    );
+    assert!(
+        matches!(reader.poll_output(), Some(ReaderOutput::Failed(ReadFailure::Refused(why))) if why == "not you")
+    );
+}
+
+#[test]
+fn question_of_the_server_has_no_answer_here() {
+    let mut reader = reader(AggregateLimits::default());
+    opened(&mut reader, "{}");
+    offered(&mut reader);
+    reader.handle_tell(Tell::Question {
+        session: SESSION,
+        call: None,
+        question: QuestionKey(3),
+        message: message(r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#),
+    });
+    let output = reader.poll_output();
+    assert!(matches!(
+        output,
+        Some(ReaderOutput::Ask(Ask::Unanswerable {
+            question: QuestionKey(3),
+            ..
+        }))
+    ));
+    assert!(matches!(reader.close(), Ask::Close { session: SESSION }));
+}

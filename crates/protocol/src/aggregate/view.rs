@@ -1,0 +1,284 @@
+//! What the clients of an aggregate see: one snapshot, shared by all conversations.
+//!
+//! A view is computed from the plan and the offers of the members and never changes. Its tables map
+//! every shown name to its member and own name; a name that two members claim is in no table.
+
+mod declaration;
+mod instructions;
+mod listing;
+mod tables;
+
+use std::sync::{Arc, OnceLock};
+
+use super::offer::{ListKind, Offer};
+use super::plan::{MemberName, Plan};
+use super::rewriting::Speaker;
+use super::search::Index;
+use super::uris;
+use crate::message::quoted;
+use declaration::Declarations;
+pub(crate) use listing::ListRequest;
+use listing::Rendered;
+pub(crate) use tables::Item;
+use tables::Tables;
+pub use tables::Withheld;
+
+/// How a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MemberState {
+    /// Its server answers.
+    Ok,
+    /// Its server does not run, and is started by the first call.
+    Idle,
+    /// Its server is being started.
+    #[default]
+    Starting,
+    /// Its server cannot be reached.
+    Down,
+    /// A sign-in is needed before its server can be used.
+    SignInNeeded,
+}
+
+impl MemberState {
+    /// Returns the word for clients.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            // A server that is not needed yet lacks nothing.
+            Self::Ok | Self::Idle => "ok",
+            Self::Starting => "starting",
+            Self::Down => "down",
+            Self::SignInNeeded => "sign_in_needed",
+        }
+    }
+}
+
+/// What is known of a member.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MemberFacts {
+    pub(crate) offer: Option<Arc<Offer>>,
+    pub(crate) state: MemberState,
+    /// Since when, in seconds of Unix time.
+    pub(crate) since: u64,
+    /// It was down for so long that its items are not shown.
+    pub(crate) is_hidden: bool,
+}
+
+/// What the clients of an aggregate see.
+#[derive(Debug)]
+pub struct View {
+    plan: Arc<Plan>,
+    members: Vec<MemberFacts>,
+    titles: Arc<[String]>,
+    tables: Arc<Tables>,
+    declarations: Arc<Declarations>,
+    rendered: Rendered,
+    index: OnceLock<Index>,
+}
+
+/// Where a URI leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// To this member, under its own URI.
+    Member(usize, String),
+    /// To several members that claim it.
+    Ambiguous(Vec<MemberName>),
+    Unknown,
+}
+
+impl View {
+    pub(crate) fn new(plan: Arc<Plan>, members: Vec<MemberFacts>) -> Self {
+        let tables = Arc::new(Tables::new(&plan, &members));
+        let declarations = Arc::new(Declarations::new(&plan, &members, &tables));
+        let titles = plan.members().iter().zip(&members).map(|(member, facts)| {
+            let own = member.title().map(str::to_owned);
+            let server = || facts.offer.as_ref().and_then(|offer| offer.title());
+            own.or_else(server).unwrap_or_else(|| member.name().to_string())
+        });
+        Self {
+            titles: titles.collect(),
+            plan,
+            members,
+            tables,
+            declarations,
+            rendered: Rendered::default(),
+            index: OnceLock::new(),
+        }
+    }
+
+    /// Returns a view in which only the states of members differ, so that no table is made anew.
+    pub(crate) fn with_members(&self, members: Vec<MemberFacts>) -> Self {
+        Self {
+            plan: Arc::clone(&self.plan),
+            members,
+            titles: Arc::clone(&self.titles),
+            tables: Arc::clone(&self.tables),
+            declarations: Arc::clone(&self.declarations),
+            rendered: Rendered::default(),
+            index: OnceLock::new(),
+        }
+    }
+
+    /// Returns the plan that it shows.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// Returns what is not shown though a member offers it, with the reasons.
+    pub fn withheld(&self) -> &[Withheld] {
+        self.tables.withheld()
+    }
+
+    /// Returns the names that were cut: member, own name and shown name.
+    pub fn cut_names(&self) -> impl Iterator<Item = (&MemberName, &str, &str)> {
+        let kinds = [ListKind::Tools, ListKind::Prompts].into_iter();
+        let items = kinds.flat_map(|kind| self.tables.items(kind));
+        items.filter(|item| item.is_cut).filter_map(|item| {
+            let member = self.plan.members().get(item.member)?;
+            Some((member.name(), &*item.own, &*item.shown))
+        })
+    }
+
+    /// Returns the members whose instructions were cut.
+    pub fn cut_instructions(&self) -> impl Iterator<Item = &MemberName> {
+        let cut = self.declarations.cut_instructions().iter();
+        cut.filter_map(|at| self.plan.members().get(*at).map(|member| member.name()))
+    }
+
+    /// Returns how many items a list has.
+    pub fn count(&self, kind: ListKind) -> usize {
+        self.tables.items(kind).len()
+    }
+
+    /// Returns the member and the own name of a tool.
+    pub fn tool(&self, shown: &str) -> Option<(&MemberName, &str)> {
+        let item = self.item(ListKind::Tools, shown)?;
+        let member = self.plan.members().get(item.member)?;
+        Some((member.name(), &item.own))
+    }
+
+    /// Returns whether the offer of any member is known.
+    pub fn is_known(&self) -> bool {
+        self.members.iter().any(|member| member.offer.is_some())
+    }
+
+    /// Returns the members of which nothing is known.
+    pub fn unknown_members(&self) -> impl Iterator<Item = &MemberName> {
+        let pairs = self.plan.members().iter().zip(&self.members);
+        pairs
+            .filter(|(_, facts)| facts.offer.is_none())
+            .map(|(member, _)| member.name())
+    }
+
+    /// Returns the states of all members in words.
+    pub(crate) fn explain(&self) -> String {
+        let pairs = self.plan.members().iter().zip(&self.members);
+        let states = pairs.map(|(member, facts)| format!("{}: {}", member.name(), facts.state.as_str()));
+        states.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the states of all members as JSON.
+    fn states(&self) -> String {
+        let pairs = self.plan.members().iter().zip(&self.members);
+        let states = pairs.map(|(member, facts)| {
+            let name = quoted(member.name());
+            let MemberFacts { state, since, .. } = facts;
+            format!(r#"{name}:{{"state":"{}","since":{since}}}"#, state.as_str())
+        });
+        format!("{{{}}}", states.collect::<Vec<_>>().join(","))
+    }
+
+    pub(crate) fn item(&self, kind: ListKind, shown: &str) -> Option<&Item> {
+        self.tables.item(kind, shown)
+    }
+
+    pub(crate) fn fingerprint(&self, kind: ListKind) -> u64 {
+        self.tables.fingerprint(kind)
+    }
+
+    pub(crate) fn members(&self) -> &[MemberFacts] {
+        &self.members
+    }
+
+    pub(crate) fn position(&self, member: &str) -> Option<usize> {
+        let mut members = self.plan.members().iter();
+        members.position(|known| &**known.name() == member)
+    }
+
+    /// Returns a member as its messages name it.
+    pub(crate) fn speaker(&self, at: usize) -> Option<Speaker<'_>> {
+        let member = self.plan.members().get(at)?;
+        let title = self.titles.get(at).map(String::as_str);
+        Some(Speaker {
+            member,
+            title: title.filter(|_| !self.plan.is_single()),
+        })
+    }
+
+    pub(crate) fn declarations(&self) -> &Declarations {
+        &self.declarations
+    }
+
+    /// Returns where a URI leads that a client sent: to the member that it names, else to the one
+    /// that lists it, else to the one whose template matches. It is never guessed between two.
+    pub(crate) fn owner(&self, uri: &str) -> Owner {
+        if let Some((tag, own)) = uris::split(uri)
+            && let Some(member) = self.plan.tagged(&tag)
+        {
+            return Owner::Member(member, own);
+        }
+        if self.plan.is_single() {
+            return Owner::Member(0, uri.to_owned());
+        }
+        let mut listed = self.tables.listing(uri).to_vec();
+        if listed.is_empty() {
+            let templates = self.tables.items(ListKind::Templates).iter();
+            let matching = templates.filter(|template| uris::matches(&template.own, uri));
+            listed.extend(matching.map(|template| template.member));
+            listed.sort_unstable();
+            listed.dedup();
+        }
+        self.only(&listed, uri)
+    }
+
+    /// Returns where a template leads that a client sent.
+    pub(crate) fn owner_of_template(&self, template: &str) -> Owner {
+        if let Some(item) = self.item(ListKind::Templates, template) {
+            return Owner::Member(item.member, item.own.to_string());
+        }
+        let templates = self.tables.items(ListKind::Templates).iter();
+        let same = templates.filter(|item| &*item.own == template);
+        let mut listed: Vec<usize> = same.map(|item| item.member).collect();
+        listed.dedup();
+        match self.only(&listed, template) {
+            // A client may complete a URI of a resource too.
+            Owner::Unknown => self.owner(template),
+            owner @ (Owner::Member(..) | Owner::Ambiguous(_)) => owner,
+        }
+    }
+
+    fn only(&self, members: &[usize], uri: &str) -> Owner {
+        match members {
+            [] => Owner::Unknown,
+            [member] => Owner::Member(*member, uri.to_owned()),
+            several => {
+                let names = several.iter().filter_map(|at| self.plan.members().get(*at));
+                Owner::Ambiguous(names.map(|member| member.name().clone()).collect())
+            }
+        }
+    }
+
+    /// Returns the index for searches, made at the first one.
+    pub(crate) fn index(&self) -> &Index {
+        self.index.get_or_init(|| {
+            Index::of(
+                self.tables
+                    .items(ListKind::Tools)
+                    .iter()
+                    .map(|item| item.raw.as_str()),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
