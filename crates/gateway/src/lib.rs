@@ -30,6 +30,7 @@ mod metrics_page;
 mod modern_request_handle;
 mod panics;
 pub mod peer;
+pub mod platform;
 mod probe;
 mod record;
 mod reload;

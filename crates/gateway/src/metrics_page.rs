@@ -4,7 +4,6 @@
 //! on the first day. All of them are described in `docs/metrics.md`; a test compares the two.
 
 mod family;
-mod process;
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,11 +12,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use self::family::{Family, Labels, Page, Value};
-use self::process::Process;
 use crate::fleet::ProxyOutcome;
 use crate::gateway::Gateway;
 use crate::guard::Caller;
 use crate::metrics::{DestinationMetrics, StreamKind, method_label};
+use crate::platform;
 use crate::status::{ClusterStatus, Depths, DestinationStatus, HealthKind, Status};
 
 /// One destination as it is now.
@@ -485,7 +484,7 @@ fn losses(views: &[DestinationView<'_>]) -> Vec<Family> {
 }
 
 fn process() -> Vec<Family> {
-    let seen = Process::read();
+    let seen = platform::process_figures();
     let whole = |number: Option<u64>| number.map(|number| number as f64);
     let tasks = tokio::runtime::Handle::try_current()
         .ok()

@@ -16,11 +16,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::backend::process::{self, Launcher, WardenCommand};
+use gateway::backend::process::{Launcher, WardenCommand};
 use gateway::line_sink::LineSink;
 use gateway::settings::{BackendSpec, Settings, Start};
 use gateway::trace::SpanSink;
-use gateway::{Gateway, Listening, StartError, Threads};
+use gateway::{Gateway, Listening, StartError, Threads, platform};
 use tokio::net::TcpSocket;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -111,7 +111,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
 
 /// Closes the memory and the environment of this process to the servers that it starts.
 pub(crate) fn close_to_children() {
-    if let Err(error) = process::close_to_children() {
+    if let Err(error) = platform::close_to_children() {
         tracing::warn!(%error, "servers of the same user can read Rialto's environment and memory");
     }
 }
@@ -119,10 +119,16 @@ pub(crate) fn close_to_children() {
 /// Returns the launcher that leaves no process behind, also when this one is killed. It needs a
 /// runtime.
 pub(crate) fn launcher() -> Launcher {
-    Launcher::new(WardenCommand {
-        argv: vec!["/proc/self/exe".into(), "warden".into()],
-    })
-    .adopting()
+    let launcher = match platform::own_program(std::env::args_os().next().as_deref()) {
+        Some(program) => Launcher::new(WardenCommand {
+            argv: vec![program.into(), "warden".into()],
+        }),
+        None => {
+            tracing::warn!("the path of this program is not known: servers outlive Rialto if it is killed");
+            Launcher::without_warden()
+        }
+    };
+    launcher.adopting()
 }
 
 /// The log of Rialto.

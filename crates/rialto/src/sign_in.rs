@@ -1,8 +1,9 @@
 //! Signing in at remote servers, as this process can: where tokens are kept, how a page is opened.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use gateway::platform;
 use oauth::{Browser, Grant, Secret, Settings, SigningKey, StoreSettings};
 use url::Url;
 
@@ -108,7 +109,7 @@ fn store(environment: &Environment) -> Result<StoreSettings, String> {
         .map(|state| PathBuf::from(state).join("rialto"));
     let of_home = environment
         .filled("HOME")
-        .map(|home| PathBuf::from(home).join(".local/state/rialto"));
+        .map(|home| platform::state_home(Path::new(home)).join("rialto"));
     let state = of_rialto.or(of_user).or(of_home);
     let state = state.ok_or("there is no place to keep tokens in: set RIALTO_STATE_DIR or HOME")?;
     let mut store = StoreSettings::at(state.join("sign-in"));

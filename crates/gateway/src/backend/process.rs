@@ -11,7 +11,7 @@
 //! # use gateway::settings::Inherits;
 //! # async fn instance() -> Result<(), LaunchError> {
 //! // Once, in the binary: the hidden argument leads to `warden::run()`.
-//! let launcher = Launcher::new(WardenCommand { argv: vec!["/proc/self/exe".into(), "warden".into()] });
+//! let launcher = Launcher::new(WardenCommand { argv: vec!["/usr/bin/rialto".into(), "warden".into()] });
 //!
 //! // For each start, inside a runtime.
 //! let order = LaunchOrder {
@@ -59,5 +59,4 @@ pub use resolve::{ResolveError, resolve};
 pub use restart::{ChildState, IllegalTransition, RestartPolicy, StartDecision};
 pub use stderr::StderrTail;
 pub use stop::{ChildProcess, Exit, VOLUNTARY};
-pub use strays::close_to_children;
 pub use warden::{Warden, WardenCommand};

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use cluster::{NodeId, RedisSettings};
+use gateway::platform;
 use gateway::settings::ClusterSettings;
 
 use super::globals::{Layers, beside};
@@ -213,10 +214,9 @@ fn name(text: &str) -> Result<String, String> {
 /// Returns the name of this host, as far as it can name a replica. An incarnation tells two
 /// replicas with one name apart.
 fn host_name(layers: &Layers<'_, '_, '_>) -> String {
-    let of_system = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let host = layers.variable(&["HOSTNAME"]).map(|given| given.text);
     let host: String = host
-        .or_else(of_system)
+        .or_else(platform::host_name)
         .unwrap_or_default()
         .trim()
         .chars()

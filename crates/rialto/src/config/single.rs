@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gateway::platform;
 use gateway::settings::{Destination, Inherits, Secret, Sharing};
 
 use super::destination::{self, Defaults, SHARINGS};
@@ -87,8 +88,10 @@ pub(super) fn refuse_with_file(flags: &ServeFlags, walk: &Walk<'_>) {
 
 /// This very program, as the demo server.
 fn demo_command(walk: &Walk<'_>) -> Option<Vec<String>> {
+    let started_as = std::env::args_os().next();
     let program = std::env::current_exe()
         .ok()
+        .or_else(|| platform::own_program(started_as.as_deref()))
         .and_then(|path| path.into_os_string().into_string().ok());
     match program {
         Some(program) => Some(vec![program, "demo-server".to_owned()]),

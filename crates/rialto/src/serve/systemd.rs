@@ -7,12 +7,11 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::tasks;
+use gateway::{platform, tasks};
 use listenfd::ListenFd;
 use rustix::time::ClockId;
 
@@ -54,7 +53,7 @@ pub(super) fn passed_socket(environment: &Environment) -> Result<Option<TcpListe
     let Some(socket) = taken.map_err(SocketError::NotTcp)? else {
         return Ok(None);
     };
-    if !rustix::net::sockopt::socket_acceptconn(&socket).map_err(io::Error::from)? {
+    if !platform::listens(&socket)? {
         return Err(SocketError::Connection);
     }
     socket.set_nonblocking(true)?;
@@ -133,7 +132,7 @@ impl Notifier {
 /// Returns a socket that never blocks, and the address that it sends to.
 fn open(name: &str) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.strip_prefix('@') {
-        Some(name) => SocketAddr::from_abstract_name(name),
+        Some(name) => platform::abstract_address(name),
         None if name.starts_with('/') => SocketAddr::from_pathname(name),
         None => Err(io::Error::other("neither a path nor an abstract name")),
     }?;
@@ -203,9 +202,10 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_os = "linux")]
     fn abstract_socket_is_notified() {
         let name = format!("rialto-test-{}", std::process::id());
-        let address = SocketAddr::from_abstract_name(&name).expect("an address");
+        let address = platform::abstract_address(&name).expect("an address");
         let receiver = UnixDatagram::bind_addr(&address).expect("bound");
         let socket = format!("@{name}");
         let notifier = Notifier::of(&environment([("NOTIFY_SOCKET", &socket)]));

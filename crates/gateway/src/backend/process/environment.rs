@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
+use crate::platform;
 use crate::settings::{Inherits, Secret};
 
 /// What a child inherits, group by group. A name stands for itself; names are case-sensitive.
@@ -34,7 +35,6 @@ const ALLOWED: &[&[&str]] = &[
         "XDG_CACHE_HOME",
         "XDG_CONFIG_HOME",
         "XDG_DATA_HOME",
-        "XDG_RUNTIME_DIR",
         "XDG_STATE_HOME",
     ],
     // Certificates of a company or a test network. These name files and hold no secret.
@@ -95,6 +95,8 @@ const ALLOWED: &[&[&str]] = &[
     ],
     // Many servers are published as images: where the container engine listens.
     &["DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_HOST"],
+    // What this operating system adds.
+    platform::INHERITED,
 ];
 
 /// Returns whether a child inherits this variable.

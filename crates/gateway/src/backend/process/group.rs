@@ -11,12 +11,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::strays::{Mark, Stray};
 use super::warden::Warden;
+use crate::platform;
 
 /// The first and the longest pause between two looks at a group that is ending.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -43,7 +43,8 @@ impl GroupId {
     /// Sends a signal to every process of the group. A group that is gone is no error.
     pub(super) fn signal(self, signal: Signal) {
         match rustix::process::kill_process_group(self.pid(), signal) {
-            Ok(()) | Err(Errno::SRCH) => {}
+            Ok(()) => {}
+            Err(error) if platform::is_gone(error) => {}
             Err(error) => {
                 tracing::warn!(group = self.0, ?signal, %error, "a process group could not be signalled")
             }

@@ -17,15 +17,12 @@ use super::environment::Environment;
 use super::group::{Group, GroupId};
 use super::resolve::{ResolveError, resolve};
 use super::stop::{ChildProcess, in_background};
-use super::strays::{VARIABLE, adopt_orphans, reap};
+use super::strays::{VARIABLE, reap};
 use super::warden::{Warden, WardenCommand};
+use crate::platform;
 
 /// How long the leftovers of a crashed child have to end after SIGTERM.
 pub const LEFTOVER_GRACE: Duration = Duration::from_secs(5);
-
-/// The buffer of a child's stdin and stdout: a large message then costs few wake-ups.
-#[cfg(target_os = "linux")]
-const PIPE_BYTES: usize = 1 << 20;
 
 /// Children with large pipes at once. Linux allows an ordinary user 64 MiB of pipe buffers and
 /// limits all further pipes of that user, in every program, to 8 KiB; two pipes of 1 MiB each for
@@ -131,14 +128,17 @@ impl Launcher {
         }
     }
 
-    /// Also ends processes that leave the group of their child: orphans among the descendants of
-    /// this process become its children. Call it inside a runtime, which waits for them when they
+    /// Also ends processes that leave the group of their child, where the system allows it: orphans
+    /// among the descendants of this process become its children. Call it inside a runtime, which waits for them when they
     /// die.
     pub fn adopting(mut self) -> Self {
-        match adopt_orphans() {
-            Ok(()) => {
+        match platform::adopt_orphans() {
+            Ok(true) => {
                 self.adopts = true;
                 in_background(reap(Arc::downgrade(&self.warden)));
+            }
+            Ok(false) => {
+                tracing::debug!("on this system processes that leave their group may outlive their server");
             }
             Err(error) => {
                 tracing::warn!(%error, "processes that leave their group may outlive their server");
@@ -206,8 +206,8 @@ impl Launcher {
         let (stdin, stdout, stderr) =
             convert().map_err(|error| LaunchError::of_spawn(program, &path, error))?;
         if roomy {
-            enlarge(&stdin);
-            enlarge(&stdout);
+            platform::enlarge_pipe(&stdin);
+            platform::enlarge_pipe(&stdout);
         }
         Ok(Running {
             pid,
@@ -246,12 +246,3 @@ fn keep_inherited_files_to_ourselves() {
             .cloexecfrom(FIRST_AFTER_STDERR);
     });
 }
-
-/// A larger buffer is a kindness of the system, so a refusal is no error.
-#[cfg(target_os = "linux")]
-fn enlarge(pipe: &impl std::os::fd::AsFd) {
-    let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
-}
-
-#[cfg(not(target_os = "linux"))]
-fn enlarge(_pipe: &impl std::os::fd::AsFd) {}

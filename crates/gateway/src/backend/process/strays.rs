@@ -3,52 +3,32 @@
 //!
 //! Each child is started with a mark in its environment, which every process that it starts
 //! inherits. An orphan among its descendants comes to Rialto, which is their subreaper
-//! ([`adopt_orphans`]); by the mark it is known whose it was. The warden, which is no ancestor of
+//! ([`platform::adopt_orphans`]); by the mark it is known whose it was. The warden, which is no ancestor of
 //! theirs, finds the marked ones among all processes.
 //!
 //! A process that clears its environment as well is not found. It is left alone: what comes to
 //! Rialto unmarked may be a browser that was opened for a person.
 //!
-//! Elsewhere than on Linux there is neither a subreaper nor `/proc`, and nothing is found.
+//! A system without a subreaper finds nothing, see [`crate::platform`].
 
 use std::fmt;
-use std::fs;
-use std::io::Read as _;
-use std::os::fd::OwnedFd;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::process::{Pid, Signal, WaitOptions};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use super::warden::Warden;
+use crate::platform::{self, HeldProcess};
 
 /// The variable that carries the mark.
 pub(super) const VARIABLE: &str = "__RIALTO_INSTANCE";
 
-/// No environment is read beyond this.
-const LONGEST_ENVIRONMENT: u64 = 1 << 20;
-
 /// How long a dead child stays unwaited for before it counts as an orphan. Those that Rialto
 /// started itself are waited for at once.
 const UNCLAIMED: Duration = Duration::from_secs(1);
-
-/// Closes this process to its children: its memory, environment and files in `/proc`, and tracing.
-/// What is executed later is not affected.
-pub fn close_to_children() -> std::io::Result<()> {
-    #[cfg(target_os = "linux")]
-    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?;
-    Ok(())
-}
-
-/// Makes orphans among the descendants of this process its children.
-pub(super) fn adopt_orphans() -> std::io::Result<()> {
-    #[cfg(target_os = "linux")]
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    Ok(())
-}
 
 /// The marks of one Rialto. All begin with the same text, which no other Rialto uses.
 #[derive(Debug)]
@@ -91,7 +71,7 @@ impl Mark {
     /// `group`: the leader and those that stayed with it are signalled by their group.
     pub(super) fn adopted(&self, group: Pid) -> Vec<Stray> {
         let has_left = |pid: &Pid| rustix::process::getpgid(Some(*pid)).is_ok_and(|of| of != group);
-        children()
+        platform::children()
             .into_iter()
             .filter(has_left)
             .filter_map(|pid| Stray::marked(pid, &self.0))
@@ -107,40 +87,30 @@ impl fmt::Display for Mark {
 
 /// Returns every process of the machine whose mark begins like this.
 pub(super) fn marked(prefix: &str) -> Vec<Stray> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(|pid| Stray::marked(Pid::from_raw(pid)?, prefix))
+    platform::all_processes()
+        .into_iter()
+        .filter_map(|pid| Stray::marked(pid, prefix))
         .collect()
 }
 
-/// A process that left its group. It is held by a descriptor, so that a signal reaches it and never
-/// a successor.
+/// A process that left its group.
 #[derive(Debug)]
-pub(super) struct Stray(OwnedFd);
+pub(super) struct Stray(HeldProcess);
 
 impl Stray {
     fn marked(pid: Pid, prefix: &str) -> Option<Self> {
-        // Opened first: what is read then is about this very process, or there is nothing to read.
-        let held = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        let mut environment = Vec::new();
-        let file = fs::File::open(format!("/proc/{pid}/environ")).ok()?;
-        file.take(LONGEST_ENVIRONMENT)
-            .read_to_end(&mut environment)
-            .ok()?;
-        carries(&environment, prefix).then_some(Self(held))
+        // Held first: what is read then is about this very process, or there is nothing to read.
+        let held = HeldProcess::hold(pid)?;
+        carries(&platform::environment_of(pid)?, prefix).then_some(Self(held))
     }
 
     /// A process that has gone is no error.
     pub(super) fn signal(&self, signal: Signal) {
-        let _ = rustix::process::pidfd_send_signal(&self.0, signal);
+        self.0.signal(signal);
     }
 }
 
-/// Returns whether an environment, as `/proc` shows it, has a mark that begins like this.
+/// Returns whether an environment, as the system shows it, has a mark that begins like this.
 fn carries(environment: &[u8], prefix: &str) -> bool {
     environment.split(|byte| *byte == 0).any(|variable| {
         variable
@@ -148,20 +118,6 @@ fn carries(environment: &[u8], prefix: &str) -> bool {
             .and_then(|rest| rest.strip_prefix(b"="))
             .is_some_and(|mark| mark.starts_with(prefix.as_bytes()))
     })
-}
-
-/// Returns the children of this process, the dead included.
-fn children() -> Vec<Pid> {
-    let Ok(threads) = fs::read_dir("/proc/self/task") else {
-        return Vec::new();
-    };
-    let listed = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children")).ok();
-    let lists: Vec<String> = threads.flatten().filter_map(listed).collect();
-    lists
-        .iter()
-        .flat_map(|list| list.split_ascii_whitespace())
-        .filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
-        .collect()
 }
 
 /// Waits for orphans that have come to this process and died, for as long as the handle lives.
@@ -196,14 +152,8 @@ fn dead(warden: &Weak<Warden>) -> Vec<(Pid, String)> {
 /// Returns the dead children that Rialto did not start, and when they were started, by which a
 /// number that is used again is noticed.
 fn dead_children(warden: &Warden) -> Vec<(Pid, String)> {
-    let dead = |pid: Pid| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut fields = stat.rsplit(')').next()?.split_ascii_whitespace();
-        let is_dead = fields.next()? == "Z";
-        let started = fields.nth(18)?.to_owned();
-        is_dead.then_some((pid, started))
-    };
-    children()
+    let dead = |pid: Pid| Some((pid, platform::dead_since(pid)?));
+    platform::children()
         .into_iter()
         .filter(|pid| !warden.has_started(pid.as_raw_nonzero().get()))
         .filter_map(dead)
