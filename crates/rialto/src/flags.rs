@@ -51,6 +51,9 @@ pub(crate) enum Invocation {
     /// Manage a fleet of replicas
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Copies this program; typed as `rialto --copy-self PATH`.
+    #[command(hide = true)]
+    CopySelf(CopySelfFlags),
     /// Stays behind to end the children of a Rialto that was killed.
     #[command(hide = true)]
     Warden(WardenFlags),
@@ -313,6 +316,17 @@ pub(crate) struct ClusterStatusFlags {
     pub(crate) json: bool,
 }
 
+/// `rialto --copy-self`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct CopySelfFlags {
+    /// The file to write, or the directory to write it into
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+}
+
+/// A flag and no command, so that an init container looks like others: `args: [--copy-self, /shared]`.
+const COPY_SELF: &str = "--copy-self";
+
 /// `rialto warden`, which only Rialto itself calls.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct WardenFlags {
@@ -323,7 +337,7 @@ pub(crate) struct WardenFlags {
 #[derive(Debug, Parser)]
 #[command(
     name = "rialto",
-    version,
+    version = env!("RIALTO_VERSION"),
     about = "Any MCP client, any MCP server: one native binary in between",
     after_help = examples::RIALTO,
     subcommand_required = true,
@@ -368,6 +382,7 @@ pub(crate) fn parse(
         // So a host's configuration that only names the binary works.
         None if environment.filled("URI").is_some() => args.push("connect".into()),
         Some(first) if is_web_address(&first) => args.insert(1, "connect".into()),
+        Some(first) if first == COPY_SELF => drop(args.splice(1..2, ["copy-self".into()])),
         // The argument decides when there is no verb: a command, or a flag of `serve`.
         Some(first) if first.starts_with('-') && !is_about_rialto(&first) => args.insert(1, "serve".into()),
         Some(_) | None => {}

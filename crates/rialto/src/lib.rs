@@ -8,6 +8,7 @@ mod cluster_key;
 mod cluster_status;
 pub mod config;
 mod connect;
+mod copy_self;
 mod demo;
 pub mod flags;
 mod serve;
@@ -54,6 +55,7 @@ pub fn run() -> ExitCode {
         Invocation::Token(flags) => token::run(&flags),
         Invocation::Cluster(ClusterCommand::Key(_)) => cluster_key::run(),
         Invocation::Cluster(ClusterCommand::Status(flags)) => cluster_status::run(&flags, &environment),
+        Invocation::CopySelf(flags) => copy_self::run(&flags),
         Invocation::Warden(_) => warden(),
     }
 }

@@ -7,7 +7,8 @@ Examples:
   rialto serve --config destinations.yml    several servers, each at /NAME/mcp
   rialto connect https://host/mcp           a remote server for a host that starts programs; `rialto https://…` is the same
   rialto check                              does every server of destinations.yml work?
-  rialto login https://host/mcp             sign in at a remote server";
+  rialto login https://host/mcp             sign in at a remote server
+  rialto --copy-self /shared/rialto         copy this program, for an init container without a shell";
 
 pub(super) const SERVE: &str = "\
 Examples:

@@ -273,6 +273,22 @@ fn bad_usage_exits_with_2_and_help_with_0() {
 }
 
 #[test]
+fn copying_the_program_looks_like_a_flag() {
+    let expected = Invocation::CopySelf(CopySelfFlags {
+        path: "/shared".into(),
+    });
+    assert_eq!(parsed(&["--copy-self", "/shared"]).unwrap(), expected);
+    assert_eq!(parsed(&["--copy-self"]).expect_err("no path").exit_code(), 2);
+}
+
+#[test]
+fn version_says_whether_this_is_a_package() {
+    let text = parsed(&["--version"]).expect_err("the version").to_string();
+    let build = option_env!("RIALTO_BUILD").unwrap_or("not a package");
+    assert_eq!(text, format!("rialto {} ({build})\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
 fn the_help_of_every_command_has_an_example_and_names_every_variable() {
     for verb in [
         "serve",
