@@ -3,7 +3,7 @@
 //! `linux.rs` and `macos.rs` have the same names with the same meaning. No other file of the
 //! product calls what one system alone has. What every Unix has stays where it is used.
 //!
-//! Where a system cannot do something, its function says so in its result and never pretends. The
+//! Where a system cannot do something, the result of the function shows it. The
 //! design for Windows is in `docs/windows.md`.
 
 #[cfg(target_os = "linux")]
@@ -16,7 +16,7 @@ use linux as system;
 #[cfg(target_os = "macos")]
 use macos as system;
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
-compile_error!("Rialto is built for Linux and macOS; docs/windows.md says what another system needs");
+compile_error!("Rialto is built for Linux and macOS; see docs/windows.md for what another system needs");
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

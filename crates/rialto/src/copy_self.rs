@@ -15,7 +15,7 @@ use gateway::platform;
 use crate::flags::CopySelfFlags;
 use crate::{exit, fail};
 
-/// Anyone may run the copy: the other container may have another user.
+/// Every user may run the copy: the other container may have another one.
 const MODE: u32 = 0o755;
 
 pub(crate) fn run(flags: &CopySelfFlags) -> ExitCode {

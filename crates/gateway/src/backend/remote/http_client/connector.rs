@@ -35,6 +35,7 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that has vanished is noticed although no bytes pass on a stream.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_RETRIES: u32 = 3;
+#[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 /// The longest answer of a proxy to `CONNECT`.
 const MAX_PROXY_ANSWER: usize = 8 << 10;
