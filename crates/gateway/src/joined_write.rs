@@ -1,14 +1,11 @@
 //! Small pieces that are written together, as the head and the body of most messages are: joined
-//! first, since the kernel takes one plain write for less than a gathered one. Large ones are cut,
-//! since one write may take as long as its reader keeps up.
+//! first, since the kernel takes one plain write for less than a gathered one.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::AsyncWrite;
-
-use crate::tasks::TURN;
 
 /// Up to so many bytes a copy is cheaper.
 const JOINED: usize = 768;
@@ -23,29 +20,12 @@ pub(crate) fn poll_write<S: AsyncWrite + Unpin>(
     let mut length = 0;
     for piece in pieces {
         let Some(room) = joined.get_mut(length..length + piece.len()) else {
-            return poll_write_gathered(stream, context, pieces);
+            return Pin::new(stream).poll_write_vectored(context, pieces);
         };
         room.copy_from_slice(piece);
         length += piece.len();
     }
     Pin::new(stream).poll_write(context, &joined[..length])
-}
-
-fn poll_write_gathered<S: AsyncWrite + Unpin>(
-    stream: &mut S,
-    context: &mut Context<'_>,
-    pieces: &[IoSlice<'_>],
-) -> Poll<io::Result<usize>> {
-    match (within_turn(pieces), pieces) {
-        ([], [large, ..]) => Pin::new(stream).poll_write(context, large.get(..TURN).unwrap_or(large)),
-        (small, _) => Pin::new(stream).poll_write_vectored(context, small),
-    }
-}
-
-/// Returns the pieces before the first that is longer than a turn.
-pub(crate) fn within_turn<'a, 'b>(pieces: &'a [IoSlice<'b>]) -> &'a [IoSlice<'b>] {
-    let end = pieces.iter().position(|piece| piece.len() > TURN);
-    end.and_then(|end| pieces.get(..end)).unwrap_or(pieces)
 }
 
 #[cfg(test)]
@@ -78,18 +58,5 @@ mod tests {
             assert_eq!(written, read.len());
             assert!([head, body].concat().starts_with(&read));
         }
-    }
-
-    #[tokio::test]
-    async fn large_pieces_are_written_a_turn_at_a_time() {
-        let (mut ours, _theirs) = tokio::io::duplex(4 * TURN);
-        let (head, body) = (vec![b'h'; JOINED], vec![b'b'; 3 * TURN]);
-        let both = [IoSlice::new(&head), IoSlice::new(&body)];
-        let mut written = async |pieces: &[IoSlice<'_>]| {
-            let written = poll_fn(|context| poll_write(&mut ours, context, pieces)).await;
-            written.unwrap()
-        };
-        assert_eq!(written(&both).await, JOINED);
-        assert_eq!(written(&both[1..]).await, TURN);
     }
 }

@@ -3,7 +3,7 @@
 //! It does not restart anything and does not keep a list: the caller that starts a task owns its
 //! handle.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::thread;
@@ -48,41 +48,6 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
             // The runtime ends, and this task with it.
             Err(_) => std::future::pending().await,
         },
-    }
-}
-
-/// How many bytes of a large message a task moves before the other tasks of its thread have a turn.
-/// A copy of as many takes less than a tenth of a millisecond.
-pub(crate) const TURN: usize = 256 << 10;
-
-/// Counts the bytes that a task moves, and lets other tasks go first after every [`TURN`] of them.
-/// A socket or pipe whose other end keeps up never blocks, and a large message would keep the
-/// thread for milliseconds.
-#[derive(Debug, Default)]
-pub(crate) struct Turns {
-    moved: usize,
-}
-
-impl Turns {
-    /// Notes that bytes were moved.
-    pub(crate) fn note(&mut self, bytes: usize) {
-        self.moved += bytes;
-    }
-
-    /// Is pending once after every [`TURN`] of bytes. The task is woken when the thread has looked
-    /// for events.
-    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if self.moved < TURN {
-            return Poll::Ready(());
-        }
-        self.moved = 0;
-        std::pin::pin!(tokio::task::yield_now()).poll(context)
-    }
-
-    /// Notes that bytes were moved, and waits if other tasks go first.
-    pub(crate) async fn after(&mut self, bytes: usize) {
-        self.note(bytes);
-        poll_fn(|context| self.poll(context)).await;
     }
 }
 
@@ -169,28 +134,6 @@ mod tests {
         fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
             self.0.lock().unwrap().push(format!("{field}={value:?}"));
         }
-    }
-
-    #[tokio::test]
-    async fn task_that_moves_many_bytes_lets_others_go_first() {
-        let steps = Arc::new(Mutex::new(Vec::new()));
-        let mover = |name: &'static str| {
-            let steps = Arc::clone(&steps);
-            async move {
-                let mut turns = Turns::default();
-                for _ in 0..4 {
-                    steps.lock().unwrap().push(name);
-                    turns.after(TURN / 2).await;
-                }
-            }
-        };
-        let (one, other) = (spawn("one", mover("one")), spawn("other", mover("other")));
-        one.await.unwrap();
-        other.await.unwrap();
-        // In which order the runtime wakes two tasks that let others go first is its own choice.
-        let steps = steps.lock().unwrap();
-        assert_eq!(steps[..4], ["one", "one", "other", "other"]);
-        assert_eq!(steps.len(), 8);
     }
 
     #[tokio::test]

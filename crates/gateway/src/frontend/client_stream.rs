@@ -14,7 +14,6 @@ use super::header_timer::HeaderTimer;
 use super::lingering::{Lingering, UnreadFlag};
 use super::write_timeout::WriteTimeout;
 use crate::joined_write;
-use crate::tasks::{TURN, Turns};
 
 #[derive(Debug)]
 pub(crate) struct ClientStream<S> {
@@ -22,7 +21,6 @@ pub(crate) struct ClientStream<S> {
     header_timer: HeaderTimer,
     write_timeout: WriteTimeout,
     lingering: Lingering,
-    turns: Turns,
 }
 
 impl<S> ClientStream<S> {
@@ -32,15 +30,6 @@ impl<S> ClientStream<S> {
             header_timer,
             write_timeout: WriteTimeout::default(),
             lingering: Lingering::new(unread),
-            turns: Turns::default(),
-        }
-    }
-}
-
-impl<S> ClientStream<S> {
-    fn note_written(&mut self, written: &Poll<io::Result<usize>>) {
-        if let Poll::Ready(Ok(bytes)) = written {
-            self.turns.note(*bytes);
         }
     }
 }
@@ -66,10 +55,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.turns.poll(context));
-        let bytes = bytes.get(..TURN).unwrap_or(bytes);
         let written = Pin::new(&mut self.socket).poll_write(context, bytes);
-        self.note_written(&written);
         self.write_timeout.check(context, written, |taken| *taken)
     }
 
@@ -78,9 +64,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.turns.poll(context));
         let written = joined_write::poll_write(&mut self.socket, context, slices);
-        self.note_written(&written);
         self.write_timeout.check(context, written, |taken| *taken)
     }
 

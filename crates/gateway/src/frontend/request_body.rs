@@ -8,7 +8,6 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Frame, Incoming};
 
 use crate::reply::Refusal;
-use crate::tasks::Turns;
 
 /// How long a client may be silent in the middle of a body, and how long the whole of it may take:
 /// a connection costs us something, so that none is held for nothing.
@@ -75,14 +74,9 @@ async fn read_rest(
     announced: usize,
     limit: usize,
 ) -> Result<BodyBuffer, Refusal> {
-    let mut turns = Turns::default();
     loop {
         match tokio::time::timeout(BODY_SILENCE, body.frame()).await {
-            Ok(Some(frame)) => {
-                let before = whole.len();
-                whole = whole.with(frame, announced, limit)?;
-                turns.after(whole.len() - before).await;
-            }
+            Ok(Some(frame)) => whole = whole.with(frame, announced, limit)?,
             Ok(None) => return Ok(whole),
             Err(_) => return Err(Refusal::BodySlow),
         }

@@ -25,11 +25,10 @@ use crate::backend::process::{
 };
 use crate::fault_injection;
 use crate::instance::{ByteInlet, Instance};
-use crate::joined_write;
 use crate::metrics::ChildEnd;
 use crate::reply::CANNOT_RUN;
 use crate::status::Health;
-use crate::tasks::{self, TURN, Turns};
+use crate::tasks;
 
 /// From the beginning of a stop to SIGKILL.
 pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -39,6 +38,9 @@ const PIPE_GRACE: Duration = Duration::from_secs(1);
 const FINAL_OUTPUT: Duration = Duration::from_millis(50);
 /// A buffer that grew beyond this for one large message is not kept.
 const KEPT_BUFFER: usize = 256 << 10;
+/// After so many bytes the reader yields to the tasks that send them to clients: large answers
+/// would pile up as fast as a server can write them.
+const HANDED_ON: usize = 512 << 10;
 /// Pieces that are written with one system call: a large message has three.
 const PIECES: usize = 8;
 
@@ -419,7 +421,7 @@ async fn read(
 ) {
     let mut framer = LineFramer::new(max_message_bytes);
     let mut has_sent = false;
-    let mut turns = Turns::default();
+    let mut handed_on = 0;
     loop {
         // Not `try_read_buf`: after a short read this one waits at once instead of asking the
         // kernel again.
@@ -444,9 +446,11 @@ async fn read(
                     has_sent = true;
                     first_line.notify_one();
                 }
-                // Also to the tasks that send these bytes to clients: large answers would pile up
-                // as fast as a server can write them.
-                turns.after(count).await;
+                handed_on += count;
+                if lines > 0 && handed_on >= HANDED_ON {
+                    handed_on = 0;
+                    tokio::task::yield_now().await;
+                }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => break,
@@ -494,7 +498,6 @@ impl Drop for Broken {
 /// Writes what the instance has for the child, everything that has gathered at once.
 async fn write(mut stdin: pipe::Sender, instance: Arc<Instance>, _broken: Broken) {
     let mut outbox = Outbox::default();
-    let mut turns = Turns::default();
     loop {
         outbox.shrink(KEPT_BUFFER);
         outbox = instance.take_outbox(outbox);
@@ -508,22 +511,15 @@ async fn write(mut stdin: pipe::Sender, instance: Arc<Instance>, _broken: Broken
             .fetch_add(outbox.len() as u64, Relaxed);
         while !outbox.is_empty() {
             let mut slices = [IoSlice::new(&[]); PIECES];
-            let count = outbox.chunks_vectored(&mut slices);
-            // Not `try_write`: after a short write this one waits at once instead of asking the
-            // kernel again.
-            let written = match joined_write::within_turn(&slices[..count]) {
-                pieces @ ([] | [_]) => {
-                    let piece = pieces.first().map_or(outbox.chunk(), |piece| piece);
-                    stdin.write(piece.get(..TURN).unwrap_or(piece)).await
-                }
-                pieces => stdin.write_vectored(pieces).await,
+            let written = match outbox.chunks_vectored(&mut slices) {
+                // Not `try_write`: after a short write this one waits at once instead of asking the
+                // kernel again.
+                1 => stdin.write(outbox.chunk()).await,
+                count => stdin.write_vectored(&slices[..count]).await,
             };
             match written {
                 Ok(0) => return,
-                Ok(written) => {
-                    outbox.advance(written);
-                    turns.after(written).await;
-                }
+                Ok(written) => outbox.advance(written),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The child has closed its stdin: it can read nothing any more.
                 Err(_) => return,
