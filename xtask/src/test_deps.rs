@@ -156,8 +156,9 @@ const RUNTIME: &str = "conformance-runtime";
 /// The conformance suite calls `fs.globSync`, which came with this major version of Node.
 const MODERN_NODE: u32 = 22;
 
-/// The official client that `bench` has call, too.
-const SDK: &str = "node";
+/// What `bench` shares with the tests: the official client that it has call, and the engine of its
+/// fleet.
+const SHARED: [&str; 2] = ["node", "redis"];
 
 /// What only `bench` needs.
 const PEERS: &[Environment] = &[
@@ -223,8 +224,10 @@ fn major(version: &str) -> Option<u32> {
 /// still one.
 pub fn install_peers(repository: &Path, folder: &Path) -> anyhow::Result<Vec<anyhow::Error>> {
     let _lock = lock(folder)?;
-    let client = ENVIRONMENTS.iter().filter(|environment| environment.name == SDK);
-    let tried = PEERS.iter().chain(client).map(|environment| {
+    let shared = ENVIRONMENTS
+        .iter()
+        .filter(|environment| SHARED.contains(&environment.name));
+    let tried = PEERS.iter().chain(shared).map(|environment| {
         environment
             .install(repository, folder)
             .with_context(|| format!("`{}` is left out", environment.name))

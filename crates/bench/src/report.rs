@@ -154,6 +154,7 @@ fn goals(results: &Results) -> Vec<Goal> {
         Some(rialto(row, figure)? / other)
     };
     let native = |row, figure| against(row, figure, System::Native);
+    let own_ratio = |row, figure, base| Some(rialto(row, figure)? / rialto(row, base)?);
     let best_peer = |row| {
         let peers = [System::Supergateway, System::NodeProxy, System::PythonProxy];
         let rates = peers.into_iter().filter_map(|peer| results.number(row, 0, peer));
@@ -386,6 +387,27 @@ fn goals(results: &Results) -> Vec<Goal> {
             rialto(Row::Overload, 3),
         ),
         goal(
+            "two threads: p99 of small calls beside 10 MB messages, against one",
+            AtMost,
+            (0.5, 0.4),
+            "×",
+            own_ratio(Row::Threads, 1, 0),
+        ),
+        goal(
+            "two threads: calls per second with TLS, signed tokens and audit of bodies, against one",
+            AtLeast,
+            (1.0, 1.3),
+            "×",
+            rialto(Row::Threads, 2),
+        ),
+        goal(
+            "two threads: the same where each token is checked",
+            AtLeast,
+            (1.0, 1.5),
+            "×",
+            rialto(Row::Threads, 3),
+        ),
+        goal(
             "fleet: CPU per call at the owner of its session",
             AtMost,
             (1.05, 1.02),
@@ -407,11 +429,18 @@ fn goals(results: &Results) -> Vec<Goal> {
             rialto(Row::Fleet, 2),
         ),
         goal(
-            "state_dir: CPU per call",
+            "`state_dir`: CPU per call",
             AtMost,
             (1.05, 1.02),
             "×",
             rialto(Row::Fleet, 3),
+        ),
+        goal(
+            "`state_dir`: CPU per session opened, used, deleted",
+            AtMost,
+            (2.0, 1.5),
+            "×",
+            rialto(Row::Fleet, 4),
         ),
         goal(
             "10 → 1,000 sessions: CPU per call",
@@ -496,6 +525,10 @@ some peers start for every session.
   bridge. It is the other limit; its CPU is the echo server's own.
 - *in front of native*: Rialto has the native server as a remote destination instead of a child, and
   *native* is the same call made directly. CPU is that of Rialto alone.
+- *fleet*: two replicas and a Redis server (see [fleet.md](fleet.md)). A forwarded call reaches the
+  replica that does not own its session; its CPU is that of both replicas. A session is opened, used
+  and deleted at one replica. The base is a Rialto without `cluster` and `state_dir`.
+- *two threads*: Rialto with `threads: 2`, against `threads: 1`.
 - Peers run as documented, with sessions, and with reduced logs. A cell with words has the reason
   why there is no number.
 
@@ -557,5 +590,29 @@ mod tests {
             text.contains("| ≤ 2 × | ≤ 1.5 × | 1.50 × | aim reached |"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn page_shows_the_targets_of_threads_and_fleets() {
+        let mut results = Results::default();
+        let fleet = vec![0.99, 2.7, 1.73, 1.01, 1.5];
+        results.cells.insert((Row::Fleet, System::Rialto), Ok(fleet));
+        let threads = vec![5.0, 2.0, 1.06, 1.61];
+        results.cells.insert((Row::Threads, System::Rialto), Ok(threads));
+        let systems = [System::Native, System::Rialto];
+        let page = page(&results, &crate::row::ALL, &systems, None);
+        for line in [
+            "| fleet: CPU per call at the owner of its session | ≤ 1.05 × | ≤ 1.02 × | 0.99 × |",
+            "both replicas together | ≤ 2.2 × | ≤ 2 × | 2.70 × | **missed** |",
+            "| fleet: CPU per session opened, used, deleted | ≤ 2 × | ≤ 1.5 × | 1.73 × | met |",
+            "| `state_dir`: CPU per call | ≤ 1.05 × | ≤ 1.02 × | 1.01 × | aim reached |",
+            "| `state_dir`: CPU per session opened, used, deleted | ≤ 2 × | ≤ 1.5 × | 1.50 × |",
+            "beside 10 MB messages, against one | ≤ 0.5 × | ≤ 0.4 × | 0.40 × | aim reached |",
+            "audit of bodies, against one | ≥ 1 × | ≥ 1.3 × | 1.06 × | met |",
+            "where each token is checked | ≥ 1 × | ≥ 1.5 × | 1.61 × | aim reached |",
+            "| … | CPU per forwarded call, both replicas together, against one at its owner, × | – | 2.70 × |",
+        ] {
+            assert!(page.contains(line), "{line}\n{page}");
+        }
     }
 }
