@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 
 use super::PeerLimits;
@@ -36,11 +37,13 @@ pub trait PeerHandler: Send + Sync + 'static {
     type Body: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static;
 
     /// Answers one request for a session of this replica. The future and the body are dropped when
-    /// the client has gone, or the replica between.
+    /// the client has gone, or the replica between. `stream` resets the response, and no other of
+    /// the same connection.
     fn handle(
         &self,
         request: Request<Incoming>,
         forwarded: Forwarded,
+        stream: AbortHandle,
     ) -> impl Future<Output = Result<Response<Self::Body>, NotOwner>> + Send;
 }
 
@@ -180,7 +183,11 @@ impl<H: PeerHandler> Server<H> {
             let server = Arc::clone(self);
             move |request| {
                 let (server, sender) = (Arc::clone(&server), Arc::clone(&sender));
-                async move { Ok::<_, Infallible>(server.respond(request, &sender).await) }
+                async move {
+                    // The task may run before its start has returned, on another thread.
+                    let stream = STREAM.with(|stream| stream.wait().clone());
+                    Ok::<_, Infallible>(server.respond(request, &sender, stream).await)
+                }
             }
         });
         let streams = u32::try_from(self.limits.streams).unwrap_or(u32::MAX);
@@ -228,6 +235,7 @@ impl<H: PeerHandler> Server<H> {
         &self,
         mut request: Request<Incoming>,
         sender: &Sender,
+        stream: AbortHandle,
     ) -> Response<ResponseBody<H::Body>> {
         let headers = request.headers_mut();
         if !headers.remove(SENDER).is_some_and(|named| sender.is(&named)) {
@@ -243,7 +251,7 @@ impl<H: PeerHandler> Server<H> {
             Err(error) => return refusal(StatusCode::BAD_REQUEST, PeerAnswer::Refused, error.to_string()),
         };
         name_host(&mut request);
-        match self.handler.handle(request, forwarded).await {
+        match self.handler.handle(request, forwarded, stream).await {
             Ok(mut response) => {
                 // Only a listener's own answers have this header.
                 response.headers_mut().remove(FORWARDED);
@@ -300,7 +308,12 @@ fn name_host(request: &mut Request<Incoming>) {
     }
 }
 
-/// Runs the streams of a connection.
+tokio::task_local! {
+    /// What ends the task that answers the current stream.
+    static STREAM: Arc<OnceLock<AbortHandle>>;
+}
+
+/// Runs the streams of a connection: a task answers each, and the stream is reset if it ends early.
 #[derive(Debug, Clone, Copy)]
 struct Streams;
 
@@ -310,6 +323,9 @@ where
     F::Output: Send + 'static,
 {
     fn execute(&self, future: F) {
-        tasks::spawn("peer request", future);
+        let stream = Arc::new(OnceLock::new());
+        let task = tasks::spawn("peer request", STREAM.scope(Arc::clone(&stream), future));
+        // It is set once.
+        let _ = stream.set(task.abort_handle());
     }
 }

@@ -22,7 +22,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Incoming;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type TestBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -60,6 +60,7 @@ where
         &self,
         request: Request<Incoming>,
         forwarded: Forwarded,
+        _stream: AbortHandle,
     ) -> impl Future<Output = Answer> + Send {
         (self.0)(request, forwarded)
     }

@@ -7,6 +7,7 @@ mod balanced;
 mod failures;
 mod fixture;
 mod kills;
+mod limits;
 mod matrix;
 mod placement;
 mod reached;
