@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::fleet::{Fleet, LOST, NONE_READY};
-use testkit::{Journal, LEGACY, McpClient, PATIENCE, Reply, Result, poll_until};
+use testkit::{Journal, LEGACY, McpClient, PATIENCE, Reply, Result, marked, poll_until, wait_until};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
@@ -166,6 +166,35 @@ impl<T: 'static> Background<T> {
     }
 }
 
+/// A call that runs until the test releases it.
+pub(crate) struct HeldCall {
+    caller: McpClient,
+    answer: Background<Result<Reply>>,
+}
+
+/// Has a replica drain while a call runs in this session, through another replica.
+pub(crate) async fn drain_with_call(fleet: &Fleet, session: &McpClient, replica: usize) -> Result<HeldCall> {
+    let caller = moved(fleet, session, (replica + 1) % fleet.size()).await?;
+    let waiting = caller.clone();
+    let answer = in_background(async move { waiting.call(r#""slow""#, "hold", marked("slow")).await });
+    let journal = fleet.journal();
+    wait_until("the call runs", PATIENCE, || {
+        (journal.executions("slow") == 1).then_some(())
+    })
+    .await;
+    fleet.replica(replica).rialto().sigterm();
+    Ok(HeldCall { caller, answer })
+}
+
+impl HeldCall {
+    /// Lets the call end, checks its answer, and returns its client.
+    pub(crate) async fn release(self) -> Result<McpClient> {
+        self.caller.call(2, "release", marked("release")).await?;
+        assert_eq!(self.answer.end().await?.text(), "slow");
+        Ok(self.caller)
+    }
+}
+
 /// Returns a number from the environment, by which a run for the record is made longer.
 pub(crate) fn number_from(variable: &str, default: usize) -> usize {
     let set = std::env::var_os(variable);
@@ -247,7 +276,7 @@ impl Load {
     /// Waits until this many further calls have ended.
     pub(crate) async fn goes_on(&self, calls: usize) {
         let aim = self.ended() + calls;
-        testkit::wait_until("further calls end", PATIENCE * 3, || {
+        wait_until("further calls end", PATIENCE * 3, || {
             (self.ended() >= aim).then_some(())
         })
         .await;

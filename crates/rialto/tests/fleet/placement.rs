@@ -7,8 +7,8 @@ use testkit::processes::Process;
 use testkit::{Fleet, FleetConfig, McpClient, PATIENCE, Result, marked, poll_until, wait_until};
 
 use super::fixture::{
-    Ending, Load, answers_to, assert_none_ran_twice, assert_owner_lost, echo_until_served, id_of,
-    in_background, modern, moved, session_at,
+    Ending, Load, answers_to, assert_none_ran_twice, assert_owner_lost, drain_with_call, echo_until_served,
+    id_of, in_background, modern, moved, session_at,
 };
 
 /// Longer than a lease and everything that follows its end.
@@ -199,15 +199,7 @@ async fn holder_that_drains_hands_the_server_over_after_its_calls() -> Result<()
     let mut fleet = three("").await?;
     let (idle, busy) = (session_at(&fleet, 0).await?, session_at(&fleet, 1).await?);
     assert_eq!(count(&idle).await?, 1);
-    let caller = moved(&fleet, &busy, 1).await?;
-    let waiting = caller.clone();
-    let call = in_background(async move { waiting.call(r#""slow""#, "hold", marked("slow")).await });
-    let journal = fleet.journal();
-    wait_until("the call runs", PATIENCE, || {
-        (journal.executions("slow") == 1).then_some(())
-    })
-    .await;
-    fleet.replica(0).rialto().sigterm();
+    let call = drain_with_call(&fleet, &busy, 0).await?;
     let id = id_of(&idle);
     wait_until("the session has no owner", PATIENCE, || {
         fleet.owner_of(&id).ok().filter(Option::is_none)
@@ -217,8 +209,7 @@ async fn holder_that_drains_hands_the_server_over_after_its_calls() -> Result<()
     // A request for another session waits until the server has moved.
     let other = moved(&fleet, &idle, 2).await?;
     let moving = in_background(async move { other.call(9, "counter", json!({})).await });
-    caller.call(2, "release", json!({"marker": "release"})).await?;
-    assert_eq!(call.end().await?.text(), "slow");
+    let caller = call.release().await?;
     assert_eq!(moving.end().await?.text(), "1", "a new server");
     let status = fleet.terminate(0, DRAIN).await?;
     assert!(status.success(), "{status}");

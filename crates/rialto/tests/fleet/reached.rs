@@ -6,10 +6,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 use testkit::fleet::Fleet;
 use testkit::interop::test_deps;
-use testkit::{FleetConfig, McpClient, PATIENCE, Result, marked, poll_until, wait_until};
+use testkit::{FleetConfig, McpClient, PATIENCE, Result, poll_until};
 
 use super::fixture::{
-    assert_none_ran_twice, assert_owner_lost, call_until_served, executions, in_background, modern, moved,
+    assert_none_ran_twice, assert_owner_lost, call_until_served, drain_with_call, executions, modern, moved,
     session_at,
 };
 
@@ -180,18 +180,10 @@ async fn stream_of_the_old_transport_opens_through_a_replica_that_drains() -> Re
     let config = FleetConfig::of_stub("legacy_sse: true").more("drain_timeout: 30s");
     let fleet = config.start().await?;
     let busy = session_at(&fleet, 0).await?;
-    let caller = moved(&fleet, &busy, 1).await?;
-    let waiting = caller.clone();
-    let call = in_background(async move { waiting.call(r#""slow""#, "hold", marked("slow")).await });
-    let journal = fleet.journal();
-    wait_until("the call runs", PATIENCE, || {
-        (journal.executions("slow") == 1).then_some(())
-    })
-    .await;
     let rialto = fleet.replica(0).rialto();
     let ready = rialto.client_of("one").await?;
     let old = McpClient::connect(&rialto.url_of("one").replace("/mcp", "/sse")).await?;
-    rialto.sigterm();
+    let call = drain_with_call(&fleet, &busy, 0).await?;
     testkit::poll_until("the replica drains", PATIENCE, async || {
         let reply = ready
             .send("GET", "/ready", &[], String::new())
@@ -210,7 +202,6 @@ async fn stream_of_the_old_transport_opens_through_a_replica_that_drains() -> Re
     let sent = ready.send("POST", &endpoint, &headers, hello.to_string()).await?;
     assert_eq!(sent.reply().await?.status, 202);
     assert_eq!(stream.message().await?["id"], 0);
-    caller.call(2, "release", json!({"marker": "release"})).await?;
-    assert_eq!(call.end().await?.text(), "slow");
+    call.release().await?;
     Ok(())
 }

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use serde_json::json;
-use testkit::{FleetConfig, PATIENCE, Result, marked, wait_until};
+use testkit::{FleetConfig, PATIENCE, Result, wait_until};
 
-use super::fixture::{Ending, Load, assert_none_ran_twice, id_of, in_background, moved, session_at};
+use super::fixture::{Ending, Load, assert_none_ran_twice, drain_with_call, id_of, moved, session_at};
 
 /// Longer than `drain_timeout` below.
 const DRAIN: Duration = Duration::from_secs(40);
@@ -41,15 +40,7 @@ async fn drain_hands_sessions_over_and_lets_calls_finish() -> Result<()> {
     let config = FleetConfig::of_stub("process: per_session").more("drain_timeout: 30s");
     let mut fleet = config.start().await?;
     let (idle, busy) = (session_at(&fleet, 0).await?, session_at(&fleet, 0).await?);
-    let caller = moved(&fleet, &busy, 1).await?;
-    let waiting = caller.clone();
-    let call = in_background(async move { waiting.call(r#""slow""#, "hold", marked("slow")).await });
-    let journal = fleet.journal();
-    wait_until("the call runs", PATIENCE, || {
-        (journal.executions("slow") == 1).then_some(())
-    })
-    .await;
-    fleet.replica(0).rialto().sigterm();
+    let call = drain_with_call(&fleet, &busy, 0).await?;
     // A session without a call is handed over at once, and goes on elsewhere during the drain.
     let id = id_of(&idle);
     wait_until("the session has no owner", PATIENCE, || {
@@ -63,9 +54,7 @@ async fn drain_hands_sessions_over_and_lets_calls_finish() -> Result<()> {
     assert_eq!(fleet.owner_of(&id)?, Some(2));
     // The other one stays while its call runs.
     assert_eq!(fleet.owner_of(&id_of(&busy))?, Some(0));
-    caller.call(2, "release", json!({"marker": "release"})).await?;
-    let answer = call.end().await?;
-    assert_eq!(answer.text(), "slow");
+    let caller = call.release().await?;
     let status = fleet.terminate(0, DRAIN).await?;
     assert!(status.success(), "{status}");
     caller.expect_echo("after").await?;
