@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::{Value, json};
 use testkit::rialto::Launcher;
 use testkit::{PATIENCE, Result, Rialto};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -71,17 +71,25 @@ async fn post(
     request.send().await
 }
 
-async fn echo(client: &Client, url: &str, marker: &str) -> String {
+/// Opens a session, and returns its id.
+async fn open(client: &Client, url: &str) -> String {
     let introduction = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "tls", "version": "1"}}});
     let opened = post(client, url, None, introduction).await.expect("an answer");
-    let session = opened.headers()["mcp-session-id"]
-        .to_str()
-        .expect("an id")
-        .to_owned();
+    let id = opened.headers()["mcp-session-id"].to_str().expect("an id");
+    id.to_owned()
+}
+
+async fn echo(client: &Client, url: &str, marker: &str) -> String {
+    let session = open(client, url).await;
+    call(client, url, &session, ("echo", marker)).await
+}
+
+/// Calls a tool with a marker, and returns the text of the answer.
+async fn call(client: &Client, url: &str, session: &str, (tool, marker): (&str, &str)) -> String {
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": {"name": "echo", "arguments": {"marker": marker}}});
-    let answer = post(client, url, Some(&session), call).await.expect("an answer");
+        "params": {"name": tool, "arguments": {"marker": marker}}});
+    let answer = post(client, url, Some(session), call).await.expect("an answer");
     let answer: Value = answer.json().await.expect("JSON");
     answer["result"]["content"][0]["text"]
         .as_str()
@@ -104,6 +112,155 @@ async fn shake_hands(rialto: &Rialto, certificate: &str) -> Result<TlsStream<Tcp
     let name = ServerName::try_from("localhost").expect("a name");
     let stream = TcpStream::connect(rialto.address()).await?;
     Ok(TlsConnector::from(Arc::new(config)).connect(name, stream).await?)
+}
+
+/// An HTTP/2 connection of which the test writes and reads each frame.
+struct Http2(TlsStream<TcpStream>);
+
+/// A frame without its flags, its payload as it came (RFC 9113, section 4.1).
+#[derive(Debug)]
+struct Frame {
+    kind: u8,
+    stream: u32,
+    payload: Vec<u8>,
+}
+
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const ACK: u8 = 1;
+/// `END_STREAM` and `END_HEADERS`.
+const WHOLE: u8 = 1 | 4;
+/// The last stream that the first GOAWAY of a graceful end names: every one.
+const EVERY_STREAM: u32 = (1 << 31) - 1;
+
+impl Http2 {
+    async fn open(rialto: &Rialto, certificate: &str) -> Result<Self> {
+        let mut connection = Self(shake_hands(rialto, certificate).await?);
+        connection
+            .0
+            .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            .await?;
+        connection.write(SETTINGS, 0, 0, &[]).await?;
+        Ok(connection)
+    }
+
+    async fn write(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Result<()> {
+        let length = u32::try_from(payload.len()).expect("a small payload");
+        let mut frame = length.to_be_bytes()[1..].to_vec();
+        frame.extend([kind, flags]);
+        frame.extend(stream.to_be_bytes());
+        frame.extend(payload);
+        self.0.write_all(&frame).await?;
+        self.0.flush().await?;
+        Ok(())
+    }
+
+    /// Sends `GET /health`.
+    async fn request(&mut self, stream: u32) -> Result<()> {
+        // `:method` and `:scheme` from the static table, `:path` and `:authority` literally (RFC 7541).
+        let mut head = vec![0x82, 0x87];
+        for (name, value) in [(4, "/health"), (1, "localhost")] {
+            head.extend([name, u8::try_from(value.len()).expect("a short value")]);
+            head.extend(value.as_bytes());
+        }
+        self.write(HEADERS, WHOLE, stream, &head).await
+    }
+
+    /// Returns the next frame; `None` after the last.
+    async fn next(&mut self) -> Option<Frame> {
+        let read = async {
+            let mut head = [0; 9];
+            // A connection may end without the last message of TLS.
+            self.0.read_exact(&mut head).await.ok()?;
+            let mut payload = vec![0; usize::from(u16::from_be_bytes([head[1], head[2]]))];
+            self.0.read_exact(&mut payload).await.ok()?;
+            Some(Frame {
+                kind: head[3],
+                stream: u32::from_be_bytes([head[5], head[6], head[7], head[8]]),
+                payload,
+            })
+        };
+        let read = tokio::time::timeout(PATIENCE, read).await;
+        read.expect("a frame, or the end of the connection")
+    }
+
+    /// Returns the next frame of this kind.
+    async fn next_of(&mut self, kind: u8) -> Frame {
+        loop {
+            let frame = self.next().await.expect("the connection is open");
+            // Rialto acknowledges nothing that this test waits for.
+            if frame.kind == kind {
+                return frame;
+            }
+        }
+    }
+
+    /// Reads on until a stream is answered, with 200.
+    async fn answered(&mut self, stream: u32) {
+        let head = self.next_of(HEADERS).await;
+        assert_eq!(head.stream, stream);
+        // `:status: 200` of the static table.
+        assert_eq!(head.payload.first(), Some(&0x88), "{head:?}");
+    }
+}
+
+/// Returns the last stream that a GOAWAY names. Its error is none.
+fn last_stream(goaway: &Frame) -> u32 {
+    let (last, error) = goaway.payload.split_at(4);
+    assert_eq!(error[..4], [0; 4], "{goaway:?}");
+    u32::from_be_bytes(last.try_into().expect("four bytes"))
+}
+
+/// With a socket of systemd the next process accepts what comes, so a connection must not be closed
+/// under a request that is on its way.
+#[tokio::test]
+async fn http_2_connection_receives_goaway_at_a_drain_and_what_was_sent_before_is_answered() -> Result<()> {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let (launcher, certificate) = launcher();
+    let launcher = launcher.socket(socket).env("RIALTO_DRAIN_TIMEOUT", "600s");
+    let rialto = launcher.stub(&[]).start().await?;
+    let url = url(&rialto, "/mcp");
+    // A call keeps the process, on another connection of HTTP/2.
+    let caller = client_of(&certificate).build().expect("a client");
+    let session = open(&caller, &url).await;
+    let releaser = client_of(&certificate).http1_only().build().expect("a client");
+    assert_eq!(
+        call(&releaser, &url, &session, ("echo", "before")).await,
+        "before"
+    );
+    let mut calls = tokio::task::JoinSet::new();
+    calls.spawn({
+        let (url, session) = (url.clone(), session.clone());
+        async move { call(&caller, &url, &session, ("hold", "held")).await }
+    });
+    rialto.wait_for_execution("held").await;
+    let mut connection = Http2::open(&rialto, &certificate).await?;
+    connection.request(1).await?;
+    connection.answered(1).await;
+
+    rialto.sigterm();
+    let first = connection.next_of(GOAWAY).await;
+    assert_eq!(last_stream(&first), EVERY_STREAM);
+    let ping = connection.next_of(PING).await;
+    // This client has not read the notice yet.
+    connection.request(3).await?;
+    connection.answered(3).await;
+    connection.write(PING, ACK, 0, &ping.payload).await?;
+    let last = connection.next_of(GOAWAY).await;
+    assert_eq!(last_stream(&last), 3);
+    while connection.next().await.is_some() {}
+
+    // The call goes on, and the last request of another connection is answered.
+    assert_eq!(
+        call(&releaser, &url, &session, ("release", "after")).await,
+        "after"
+    );
+    let held = calls.join_next().await.expect("there is a call");
+    assert_eq!(held.expect("the call ends"), "held");
+    assert_eq!(rialto.wait(PATIENCE).await.code(), Some(0));
+    Ok(())
 }
 
 #[tokio::test]
