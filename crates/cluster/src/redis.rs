@@ -15,11 +15,12 @@
 //! The record in `r` is the one of creation. The other fields replace its members of the same name,
 //! so that a take-over or a touch does not write the client's `initialize` again.
 //!
+//! In a cluster `PREFIX` is `{PREFIX}`, so that the whole registry has one slot: a take-over compares
+//! the session with the lease of its owner in one step, and one node has both.
+//!
 //! # Limits
 //!
-//! - An engine in cluster mode is refused at start: a take-over reads the owner's lease, which has
-//!   another slot than the session.
-//! - A Sentinel URL is refused as well: give the address of the primary, or a name that follows it.
+//! - In a cluster one node does all the work. While its slot is moved, the engine counts as away.
 //! - Replication of the engine is asynchronous. A fail-over may lose the last operations, and then
 //!   an epoch may be given twice. The owner tells the two apart: the loser is superseded at its
 //!   next operation.
@@ -28,6 +29,7 @@
 
 mod connect;
 mod inspect;
+mod primary;
 mod script;
 
 use std::fmt;
@@ -35,13 +37,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, ServerErrorKind};
+use ::redis::{AsyncConnectionConfig, ErrorKind, RedisError, ServerErrorKind};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
 pub use self::connect::ConnectError;
 pub use self::inspect::{EngineReport, SessionCount};
 
+use self::primary::{EngineUrl, NotFound};
 use self::script::Scripts;
 use crate::error::RegistryError;
 use crate::record::{Node, NodeId, SessionRecord, State, VERSION, WallTime};
@@ -63,10 +66,24 @@ const SLOTS_STAY: Duration = Duration::from_secs(600);
 /// The longest time to live: an engine refuses one that overflows its clock.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
+/// The codes of an engine that is there, but not yet, or no longer, one that can be written to.
+const AWAY: [&str; 9] = [
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MOVED",
+    "READONLY",
+    "TRYAGAIN",
+    "UNKILLABLE",
+];
+
 /// How the engine is reached.
 #[derive(Clone)]
 pub struct RedisSettings {
-    /// `redis://`, `rediss://` or `unix://`, with user, password and database.
+    /// `redis://`, `rediss://` or `unix://`, with user, password and database; or the addresses of
+    /// Sentinels or of nodes of a cluster.
     pub url: String,
     /// What every key begins with.
     pub prefix: String,
@@ -95,7 +112,7 @@ impl RedisSettings {
 impl RedisSettings {
     /// Returns what is wrong with the URL, without a connection.
     pub fn check_url(&self) -> Result<(), ConnectError> {
-        connect::client(self).map(drop)
+        connect::engine_url(self).map(drop)
     }
 }
 
@@ -116,7 +133,9 @@ pub struct RedisRegistry {
 }
 
 struct Shared {
-    client: Client,
+    url: EngineUrl,
+    /// Where the primary was, or was looked for, last.
+    address: parking_lot::Mutex<String>,
     connection_config: AsyncConnectionConfig,
     /// The connection, with its number. Held while a new one is made, so that one is made at a
     /// time.
@@ -142,18 +161,23 @@ impl RedisRegistry {
     /// Connects to the engine and checks that it can hold the registry: its version, its policy
     /// of eviction, its role, and that its user may run every command that is needed.
     pub async fn connect(settings: &RedisSettings) -> Result<Self, ConnectError> {
-        let client = connect::client(settings)?;
+        let url = connect::engine_url(settings)?;
+        let prefix = match url.is_cluster() {
+            true => format!("{{{}}}", settings.prefix),
+            false => settings.prefix.clone(),
+        };
         let connection_config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(settings.command_timeout))
             .set_response_timeout(Some(settings.command_timeout))
             .set_concurrency_limit(COMMANDS_AT_ONCE);
         let registry = Self {
             shared: Arc::new(Shared {
-                client,
+                address: parking_lot::Mutex::new(url.addresses()),
+                url,
                 connection_config,
                 connection: Mutex::new((0, None)),
                 scripts: Scripts::new(),
-                prefix: settings.prefix.clone(),
+                prefix,
                 command_timeout: settings.command_timeout,
                 lease: settings.lease,
             }),
@@ -186,8 +210,7 @@ impl RedisRegistry {
     }
 
     fn session_key(&self, session: Uuid) -> String {
-        // The braces are a hash tag of Redis. They have no effect here, since an engine in cluster
-        // mode is refused.
+        // In a cluster the first braces of a key count, and these are the second ones.
         format!("{}:session:{{{session}}}", self.shared.prefix)
     }
 
@@ -224,6 +247,8 @@ impl RedisRegistry {
 /// Why a command was not answered.
 #[derive(Debug)]
 enum CommandError {
+    /// There is no connection to a primary.
+    NotFound(NotFound),
     Redis(RedisError),
     Timeout(Duration),
 }
@@ -236,12 +261,12 @@ impl Shared {
     ) -> Result<T, CommandError> {
         let mut used = None;
         let done = tokio::time::timeout(self.command_timeout, async {
-            let (number, connection) = self.connection().await?;
+            let (number, connection) = self.connection().await.map_err(CommandError::NotFound)?;
             used = Some(number);
-            commands(connection).await
+            commands(connection).await.map_err(CommandError::Redis)
         });
         let done = match done.await {
-            Ok(done) => done.map_err(CommandError::Redis),
+            Ok(done) => done,
             Err(_) => Err(CommandError::Timeout(self.command_timeout)),
         };
         if let (Err(error), Some(number)) = (&done, used)
@@ -252,20 +277,28 @@ impl Shared {
         done
     }
 
-    async fn connection(&self) -> Result<(u64, MultiplexedConnection), RedisError> {
+    async fn connection(&self) -> Result<(u64, MultiplexedConnection), NotFound> {
         let mut held = self.connection.lock().await;
         let (number, connection) = &mut *held;
         if let Some(connection) = connection {
             return Ok((*number, connection.clone()));
         }
-        let config = self.connection_config.clone();
-        let made = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await?;
+        let key = format!("{}:nodes", self.prefix);
+        let found = self.url.find(&self.connection_config, &key).await;
+        let address = match &found {
+            Ok(found) => &found.address,
+            Err(error) => &error.address,
+        };
+        self.address.lock().clone_from(address);
+        let made = found?.connection;
         *number += 1;
         *connection = Some(made.clone());
         Ok((*number, made))
+    }
+
+    /// Returns where the primary was, or was looked for, last.
+    fn address(&self) -> String {
+        self.address.lock().clone()
     }
 
     /// Drops a connection, unless another was made since.
@@ -280,14 +313,20 @@ impl Shared {
 
 impl CommandError {
     /// Returns whether the next command shall have a new connection. After a time-out the path may
-    /// be dead. A primary of the engine that was demoted refuses every write on this connection.
+    /// be dead. A server that is no longer the primary refuses every write on this connection.
     fn spoils_the_connection(&self) -> bool {
         match self {
+            Self::NotFound(_) => false,
             Self::Timeout(_) => true,
             Self::Redis(error) => {
                 error.is_unrecoverable_error()
                     || error.is_timeout()
-                    || error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+                    || matches!(
+                        error.kind(),
+                        ErrorKind::Server(
+                            ServerErrorKind::ReadOnly | ServerErrorKind::Moved | ServerErrorKind::ClusterDown
+                        )
+                    )
             }
         }
     }
@@ -297,6 +336,7 @@ impl fmt::Display for CommandError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Timeout(limit) => write!(out, "no answer in {} ms", limit.as_millis()),
+            Self::NotFound(NotFound { address, error, .. }) => write!(out, "{address}: {error}"),
             Self::Redis(error) => error.fmt(out),
         }
     }
@@ -308,18 +348,9 @@ fn answer_of(error: &CommandError) -> RegistryError {
     let CommandError::Redis(error) = error else {
         return RegistryError::Unreachable(text);
     };
-    // The engine is there, but not yet, or no longer, one that can be written to.
-    let is_away = [
-        "LOADING",
-        "READONLY",
-        "MASTERDOWN",
-        "BUSY",
-        "TRYAGAIN",
-        "UNKILLABLE",
-    ];
     match error.code() {
         Some("OOM") => RegistryError::Full(text),
-        Some(code) if is_away.contains(&code) => RegistryError::Unreachable(text),
+        Some(code) if AWAY.contains(&code) => RegistryError::Unreachable(text),
         Some(_) => RegistryError::Refused(text),
         None => RegistryError::Unreachable(text),
     }

@@ -19,7 +19,7 @@ use crate::failure::{Failure, Result};
 use crate::journal::Journal;
 use crate::patience::{PATIENCE, poll_until, wait_until};
 use crate::processes::send_signal;
-use crate::redis::Redis;
+use crate::redis::{Redis, Sentinel};
 use crate::rialto::{Launcher, Rialto, binary};
 
 mod balancer;
@@ -42,6 +42,7 @@ pub struct FleetConfig {
     more: String,
     program: Option<PathBuf>,
     engine: Vec<String>,
+    has_sentinel: bool,
     has_peer_links: bool,
 }
 
@@ -56,6 +57,7 @@ impl FleetConfig {
             more: String::new(),
             program: None,
             engine: Vec::new(),
+            has_sentinel: false,
             has_peer_links: false,
         }
     }
@@ -97,6 +99,14 @@ impl FleetConfig {
         self
     }
 
+    /// Lets replicas find the engine by a Sentinel, which has a copy of it to choose. Then they have no
+    /// links to it.
+    #[must_use]
+    pub fn with_sentinel(mut self) -> Self {
+        self.has_sentinel = true;
+        self
+    }
+
     /// Starts the engine, all replicas and the balancer.
     pub async fn start(self) -> Result<Fleet> {
         Fleet::start(self).await
@@ -110,6 +120,7 @@ pub struct Fleet {
     balancer: Balancer,
     replicas: Vec<Replica>,
     engine: Redis,
+    watched: Option<(Redis, Sentinel)>,
     config: FleetConfig,
     base: TempDir,
 }
@@ -132,10 +143,12 @@ impl Fleet {
         write_key(&base.path().join("cluster.key"))?;
         let settings: Vec<&str> = config.engine.iter().map(String::as_str).collect();
         let engine = Redis::start_with(&settings)?;
+        let watched = config.has_sentinel.then(|| watch(&engine)).transpose()?;
         let mut fleet = Self {
             balancer: Balancer::start()?,
             replicas: Vec::new(),
             engine,
+            watched,
             config,
             base,
         };
@@ -219,7 +232,11 @@ impl Fleet {
     pub fn text(&self, number: usize) -> String {
         let base = self.base.path().display().to_string();
         let replica = self.replicas.get(number);
-        let engine = replica.map_or_else(|| self.engine.url(), |replica| replica.engine_link.url());
+        let engine = match (&self.watched, replica) {
+            (Some((_, sentinel)), _) => sentinel.url(),
+            (None, Some(replica)) => replica.engine_link.url(),
+            (None, None) => self.engine.url(),
+        };
         let advertise = replica
             .and_then(|replica| replica.peer_link.as_ref())
             .map(|link| format!(", advertise: '{}'", link.address()))
@@ -251,6 +268,19 @@ impl Fleet {
 
     pub fn engine_mut(&mut self) -> &mut Redis {
         &mut self.engine
+    }
+
+    /// Returns the copy of the engine that its Sentinel may choose, when it has every key.
+    ///
+    /// # Panics
+    /// When the fleet was started without a Sentinel.
+    pub async fn whole_copy(&self) -> Result<&Redis> {
+        let (copy, _) = self.watched.as_ref().expect("the fleet has a Sentinel");
+        poll_until("the copy has every key", PATIENCE, async || {
+            let (own, wanted) = (copy.command(&["DBSIZE"])?, self.engine.command(&["DBSIZE"])?);
+            Ok((own == wanted).then_some(copy))
+        })
+        .await
     }
 
     /// Returns how many places the fleet has.
@@ -423,6 +453,14 @@ impl Drop for Replica {
             send_signal(rialto.pid(), Signal::CONT);
         }
     }
+}
+
+/// Starts a copy of the engine, and a Sentinel that knows both.
+fn watch(engine: &Redis) -> Result<(Redis, Sentinel)> {
+    let copy = Redis::start_with(&["--replicaof", &format!("127.0.0.1 {}", engine.port())])?;
+    let sentinel = Sentinel::start(engine, "")?;
+    sentinel.wait_for_copy(&copy)?;
+    Ok((copy, sentinel))
 }
 
 fn is_down(number: usize) -> Failure {

@@ -14,6 +14,12 @@ use crate::interop::test_deps;
 use crate::patience::{PATIENCE, look_until};
 use crate::processes::send_signal;
 
+mod cluster;
+mod sentinel;
+
+pub use cluster::RedisCluster;
+pub use sentinel::Sentinel;
+
 /// How often another port is tried: between the choice and the start, another process may take it.
 const TRIES: usize = 5;
 
@@ -37,15 +43,16 @@ impl Redis {
         Self::start_in(tempfile::tempdir()?, settings)
     }
 
-    /// The same in a folder with files for it. `FOLDER` in a setting stands for the folder.
+    /// The same in a folder with files for it. `FOLDER` in a setting stands for the folder, `PORT` for
+    /// another free port.
     pub fn start_in(folder: tempfile::TempDir, settings: &[&str]) -> Result<Self> {
         let path = folder.path().display().to_string();
-        let settings: Vec<String> = settings
-            .iter()
-            .map(|setting| setting.replace("FOLDER", &path))
-            .collect();
         for _ in 0..TRIES {
-            let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+            let (port, other) = (free_port()?, free_port()?.to_string());
+            let settings: Vec<String> = settings
+                .iter()
+                .map(|setting| setting.replace("FOLDER", &path).replace("PORT", &other))
+                .collect();
             if let Some(child) = spawn(folder.path(), port, &settings)? {
                 return Ok(Self {
                     child,
@@ -83,15 +90,7 @@ impl Redis {
 
     /// Sends one command, without authentication, and returns the answer as the server wrote it.
     pub fn command(&self, words: &[&str]) -> Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let mut text = format!("*{}\r\n", words.len());
-        for word in words {
-            text.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-        }
-        stream.write_all(text.as_bytes())?;
-        let mut reader = BufReader::new(stream);
-        read_answer(&mut reader)
+        command(self.port, words)
     }
 
     /// Stops the process without ending it, as a machine that hangs.
@@ -119,17 +118,42 @@ impl Drop for Redis {
     }
 }
 
-/// Starts the program and waits until it listens. Returns `None` if another process has the port.
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Sends one command to the server at a port, and returns the answer as the server wrote it.
+fn command(port: u16, words: &[&str]) -> Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = format!("*{}\r\n", words.len());
+    for word in words {
+        text.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    stream.write_all(text.as_bytes())?;
+    let mut reader = BufReader::new(stream);
+    read_answer(&mut reader)
+}
+
+/// Starts a server and waits until it listens. Returns `None` if another process has the port.
 fn spawn(folder: &Path, port: u16, settings: &[String]) -> Result<Option<Child>> {
+    let mut words = vec!["--bind".to_owned(), "127.0.0.1".to_owned(), "--port".to_owned()];
+    words.push(port.to_string());
+    words.extend(["--save", "", "--appendonly", "no", "--dir"].map(str::to_owned));
+    words.push(folder.display().to_string());
+    words.extend_from_slice(settings);
+    launch(folder, &words, "Ready to accept connections")
+}
+
+/// Starts the program and waits until its log has this text. Returns `None` if another process has
+/// the port.
+fn launch(folder: &Path, words: &[String], ready: &str) -> Result<Option<Child>> {
     let root = test_deps().join("redis");
     let program = root.join("usr/bin/redis-server");
     let log = folder.join("log");
     let mut child = Command::new(&program)
         .env("LD_LIBRARY_PATH", libraries(&root)?)
-        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
-        .args(["--save", "", "--appendonly", "no", "--dir"])
-        .arg(folder)
-        .args(settings)
+        .args(words)
         .stdin(Stdio::null())
         .stdout(File::create(&log)?)
         .spawn()
@@ -140,8 +164,8 @@ fn spawn(folder: &Path, port: u16, settings: &[String]) -> Result<Option<Child>>
     let is_ready = look_until(PATIENCE, || {
         let ended = !matches!(child.try_wait(), Ok(None));
         let text = std::fs::read_to_string(&log).unwrap_or_default();
-        let ready = text.contains("Ready to accept connections");
-        (ready || ended).then_some(ready)
+        let is_ready = text.contains(ready);
+        (is_ready || ended).then_some(is_ready)
     });
     if is_ready == Some(true) {
         return Ok(Some(child));

@@ -2,14 +2,12 @@
 
 use std::collections::HashMap;
 
-use ::redis::{
-    Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, ProtocolVersion, RedisError,
-    TlsCertificates,
-};
+use ::redis::ErrorKind;
 use thiserror::Error;
 use uuid::Uuid;
 
-use super::{CommandError, RedisRegistry, RedisSettings, Shared};
+use super::primary::{EngineUrl, NotFound};
+use super::{AWAY, CommandError, RedisRegistry, RedisSettings, Shared};
 use crate::error::RegistryError;
 use crate::record::{Hello, Node, NodeId, SessionRecord, State, WallTime};
 use crate::registry::{Change, Registry as _, SlotDemand, TokenDemand, Touch};
@@ -26,7 +24,7 @@ pub enum ConnectError {
     /// The URL is none of an engine.
     #[error(
         "the URL of the engine is not understood ({reason}): use redis://HOST:PORT, rediss://HOST:PORT for TLS, \
-         or unix:///PATH. URLs of Sentinel and of cluster mode are not supported"
+         unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/NAME or redis+cluster://HOST:PORT,HOST:PORT"
     )]
     Url {
         /// What is wrong. The URL itself may hold a password.
@@ -102,10 +100,37 @@ pub enum ConnectError {
     },
     /// It is one node of a cluster.
     #[error(
-        "the engine at {address} runs in cluster mode, which is not supported: use one without `cluster-enabled`"
+        "the engine at {address} runs in cluster mode: use redis+cluster://HOST:PORT,HOST:PORT, \
+         with several of its nodes"
     )]
     ClusterMode {
         /// Where it is.
+        address: String,
+    },
+    /// It is no node of a cluster. Replicas with another URL would have other keys.
+    #[error("the engine at {address} is not in cluster mode: use redis://HOST:PORT, or rediss:// for TLS")]
+    NoCluster {
+        /// Where it is.
+        address: String,
+    },
+    /// A Sentinel wants a password, or another.
+    #[error(
+        "the Sentinel at {address} refused the credentials ({reason}): end the URL with \
+         ?sentinel_password=PASSWORD"
+    )]
+    SentinelCredentials {
+        /// Where the Sentinel is.
+        address: String,
+        /// What it answered.
+        reason: String,
+    },
+    /// A Sentinel does not know the name.
+    #[error(
+        "the Sentinel at {address} knows no primary of the name in the URL: write the name of its \
+         `sentinel monitor` behind the last `/`"
+    )]
+    UnknownPrimary {
+        /// Where the Sentinel is.
         address: String,
     },
     /// Its user may not do what is needed.
@@ -131,26 +156,9 @@ pub enum ConnectError {
     },
 }
 
-/// Returns the client for the URL.
-pub(super) fn client(settings: &RedisSettings) -> Result<Client, ConnectError> {
-    let wrong = |error: RedisError| ConnectError::Url {
-        reason: error.to_string(),
-    };
-    let info = settings.url.as_str().into_connection_info().map_err(wrong)?;
-    let redis = info.redis_settings().clone();
-    let redis = redis.set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-    let info: ConnectionInfo = info.set_redis_settings(redis);
-    let client = match &settings.authorities {
-        Some(authorities) => {
-            let certificates = TlsCertificates {
-                client_tls: None,
-                root_cert: Some(authorities.clone()),
-            };
-            Client::build_with_tls(info, certificates)
-        }
-        None => Client::open(info),
-    };
-    client.map_err(wrong)
+/// Returns where the URL leads.
+pub(super) fn engine_url(settings: &RedisSettings) -> Result<EngineUrl, ConnectError> {
+    EngineUrl::of(settings).map_err(|reason| ConnectError::Url { reason })
 }
 
 /// What the engine reports about itself.
@@ -175,10 +183,10 @@ impl Info {
 
 /// Checks what the engine reports about itself.
 pub(super) async fn check(shared: &Shared) -> Result<(), ConnectError> {
-    let address = address(shared);
     let info = Info::of(shared)
         .await
         .map_err(|error| first_error(shared, &error))?;
+    let address = shared.address();
     let member = |name: &str| info.member(name);
     let Some(version) = member("redis_version") else {
         return Err(ConnectError::OtherProgram {
@@ -195,8 +203,10 @@ pub(super) async fn check(shared: &Shared) -> Result<(), ConnectError> {
         let version = version.to_owned();
         return Err(ConnectError::TooOld { address, version });
     }
-    if member("cluster_enabled") == Some("1") {
-        return Err(ConnectError::ClusterMode { address });
+    match (member("cluster_enabled") == Some("1"), shared.url.is_cluster()) {
+        (true, false) => return Err(ConnectError::ClusterMode { address }),
+        (false, true) => return Err(ConnectError::NoCluster { address }),
+        (true, true) | (false, false) => {}
     }
     if member("role").is_some_and(|role| role != "master") {
         return Err(ConnectError::Replica { address });
@@ -215,7 +225,7 @@ pub(super) async fn check(shared: &Shared) -> Result<(), ConnectError> {
 /// permission is found at start and not at the first take-over.
 pub(super) async fn try_every_operation(registry: &RedisRegistry) -> Result<(), ConnectError> {
     operations(registry).await.map_err(|reason| {
-        let address = address(&registry.shared);
+        let address = registry.shared.address();
         let text = reason.to_string();
         // A command inside a script has no code of its own: the words are those of 7.0 and of later
         // ones.
@@ -306,27 +316,42 @@ async fn operations(registry: &RedisRegistry) -> Result<(), RegistryError> {
     registry.leave(&node.id).await
 }
 
-fn address(shared: &Shared) -> String {
-    shared.client.get_connection_info().addr().to_string()
-}
-
 /// Returns what the error of the first command means.
 fn first_error(shared: &Shared, error: &CommandError) -> ConnectError {
-    let address = address(shared);
-    let reason = error.to_string();
-    let addr = shared.client.get_connection_info().addr();
-    let is_tls = matches!(addr, ConnectionAddr::TcpTls { .. });
-    let error = match error {
-        CommandError::Redis(error) => error,
+    let address = shared.address();
+    let is_tls = shared.url.is_tls();
+    let (error, is_of_sentinel) = match error {
+        CommandError::Redis(error) => (error, false),
+        CommandError::NotFound(NotFound {
+            error,
+            is_of_sentinel,
+            ..
+        }) => (error, *is_of_sentinel),
         // A plain engine reads the first message of TLS, and waits for more.
-        CommandError::Timeout(_) if is_tls => return ConnectError::Tls { address, reason },
-        CommandError::Timeout(_) => return ConnectError::Unreachable { address, reason },
+        CommandError::Timeout(_) if is_tls => {
+            let reason = error.to_string();
+            return ConnectError::Tls { address, reason };
+        }
+        CommandError::Timeout(_) => {
+            let reason = error.to_string();
+            return ConnectError::Unreachable { address, reason };
+        }
     };
+    let reason = error.to_string();
     if is_tls && error.is_io_error() && !error.is_connection_refusal() {
         return ConnectError::Tls { address, reason };
     }
     let kind = error.kind();
-    if kind == ErrorKind::AuthenticationFailed {
+    if kind == ErrorKind::MasterNameNotFoundBySentinel {
+        return ConnectError::UnknownPrimary { address };
+    }
+    let is_refused = kind == ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
+        || (is_of_sentinel && error.code() == Some("NOPERM"));
+    if is_refused && is_of_sentinel {
+        return ConnectError::SentinelCredentials { address, reason };
+    }
+    if is_refused {
         return ConnectError::Credentials { address, reason };
     }
     if kind == ErrorKind::RESP3NotSupported {
@@ -336,12 +361,12 @@ fn first_error(shared: &Shared, error: &CommandError) -> ConnectError {
         };
     }
     match error.code() {
-        Some("NOAUTH" | "WRONGPASS") => ConnectError::Credentials { address, reason },
         Some("NOPERM") => ConnectError::Forbidden {
             address,
             reason,
             prefix: shared.prefix.clone(),
         },
+        Some(code) if AWAY.contains(&code) => ConnectError::Unreachable { address, reason },
         Some(_) => ConnectError::OtherProgram { address, reason },
         None if error.is_connection_refusal() || error.is_timeout() => {
             ConnectError::Unreachable { address, reason }

@@ -53,7 +53,7 @@ impl RedisRegistry {
             None => ("redis", info.member("redis_version").unwrap_or_default()),
         };
         Ok(EngineReport {
-            address: self.shared.client.get_connection_info().addr().to_string(),
+            address: self.shared.address(),
             product,
             version: version.to_owned(),
             eviction_policy: info.member("maxmemory_policy").map(str::to_owned),

@@ -100,18 +100,104 @@ impl Engine for File {
     }
 }
 
-/// The registry on a Redis server of its own.
-pub(crate) struct Redis {
-    server: testkit::redis::Redis,
+/// The registry on Redis servers of its own.
+pub(crate) struct Redis<S> {
+    servers: S,
     registry: RedisRegistry,
 }
 
-impl Engine for Redis {
+/// The servers of an engine, and how they are reached.
+pub(crate) trait Servers: Sized {
+    /// What the keys begin with.
+    const PREFIX: &'static str;
+
+    fn start() -> testkit::Result<Self>;
+
+    fn url(&self) -> String;
+
+    /// Returns the server that has the registry.
+    fn primary(&self) -> &testkit::redis::Redis;
+}
+
+/// One server.
+pub(crate) struct Single(testkit::redis::Redis);
+
+impl Servers for Single {
+    const PREFIX: &'static str = "rialto";
+
+    fn start() -> testkit::Result<Self> {
+        testkit::redis::Redis::start().map(Self)
+    }
+
+    fn url(&self) -> String {
+        self.0.url()
+    }
+
+    fn primary(&self) -> &testkit::redis::Redis {
+        &self.0
+    }
+}
+
+/// A server that a Sentinel names.
+pub(crate) struct Watched {
+    server: testkit::redis::Redis,
+    sentinel: testkit::redis::Sentinel,
+}
+
+impl Servers for Watched {
+    const PREFIX: &'static str = "rialto";
+
+    fn start() -> testkit::Result<Self> {
+        let server = testkit::redis::Redis::start()?;
+        let sentinel = testkit::redis::Sentinel::start(&server, "")?;
+        Ok(Self { server, sentinel })
+    }
+
+    fn url(&self) -> String {
+        self.sentinel.url()
+    }
+
+    fn primary(&self) -> &testkit::redis::Redis {
+        &self.server
+    }
+}
+
+/// A cluster of which the URL names a node that does not have the registry.
+pub(crate) struct Cluster {
+    cluster: testkit::redis::RedisCluster,
+    primary: usize,
+}
+
+impl Servers for Cluster {
+    const PREFIX: &'static str = "{rialto}";
+
+    fn start() -> testkit::Result<Self> {
+        let cluster = testkit::redis::RedisCluster::start(2)?;
+        let primary = cluster.primary_of(Self::PREFIX)?;
+        Ok(Self { cluster, primary })
+    }
+
+    fn url(&self) -> String {
+        self.cluster.url(&[1 - self.primary])
+    }
+
+    fn primary(&self) -> &testkit::redis::Redis {
+        self.cluster.node(self.primary)
+    }
+}
+
+impl<S: Servers> Redis<S> {
+    fn command(&self, words: &[&str]) -> String {
+        self.servers.primary().command(words).unwrap()
+    }
+}
+
+impl<S: Servers> Engine for Redis<S> {
     async fn start() -> Self {
-        let server = testkit::redis::Redis::start().unwrap();
-        let settings = RedisSettings::new(&server.url());
+        let servers = S::start().unwrap();
+        let settings = RedisSettings::new(&servers.url());
         let registry = RedisRegistry::connect(&settings).await.unwrap();
-        Self { server, registry }
+        Self { servers, registry }
     }
 
     fn registry(&self) -> Arc<dyn Registry> {
@@ -119,15 +205,16 @@ impl Engine for Redis {
     }
 
     async fn grow_old(&mut self) {
-        assert_eq!(self.server.command(&["SET", "rialto:since", "0"]).unwrap(), "+OK");
+        let since = format!("{}:since", S::PREFIX);
+        assert_eq!(self.command(&["SET", &since, "0"]), "+OK");
     }
 
     async fn end_leases(&mut self) {
         // A key whose time is over is a key that is gone.
-        for keys in ["rialto:node:*", "rialto:held:*"] {
-            let leases = self.server.command(&["KEYS", keys]).unwrap();
+        for keys in ["node", "held"] {
+            let leases = self.command(&["KEYS", &format!("{}:{keys}:*", S::PREFIX)]);
             for lease in leases.lines() {
-                assert_eq!(self.server.command(&["DEL", lease]).unwrap(), ":1");
+                assert_eq!(self.command(&["DEL", lease]), ":1");
             }
         }
     }
@@ -135,6 +222,6 @@ impl Engine for Redis {
     fn tick(&mut self, _some: Duration) {}
 
     async fn lose_everything(&mut self) {
-        assert_eq!(self.server.command(&["FLUSHALL"]).unwrap(), "+OK");
+        assert_eq!(self.command(&["FLUSHALL"]), "+OK");
     }
 }

@@ -7,6 +7,7 @@
 mod cases;
 mod engine;
 mod redis_faults;
+mod redis_primary;
 
 use engine::Engine;
 
@@ -69,7 +70,15 @@ mod file {
 }
 
 mod redis {
-    suite!(crate::engine::Redis);
+    suite!(crate::engine::Redis<crate::engine::Single>);
+}
+
+mod sentinel {
+    suite!(crate::engine::Redis<crate::engine::Watched>);
+}
+
+mod redis_cluster {
+    suite!(crate::engine::Redis<crate::engine::Cluster>);
 }
 
 mod memory {

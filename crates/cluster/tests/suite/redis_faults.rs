@@ -16,7 +16,7 @@ use crate::cases::{LONG, claim, found, node, record, session_of};
 /// Short, because the tests wait for it.
 const LIMIT: Duration = Duration::from_millis(300);
 
-fn settings(url: &str) -> RedisSettings {
+pub(crate) fn settings(url: &str) -> RedisSettings {
     RedisSettings {
         command_timeout: Duration::from_secs(5),
         ..RedisSettings::new(url)
@@ -24,7 +24,7 @@ fn settings(url: &str) -> RedisSettings {
 }
 
 /// Connects in vain, and returns the error with its text.
-async fn refused(url: &str) -> (ConnectError, String) {
+pub(crate) async fn refused(url: &str) -> (ConnectError, String) {
     let error = RedisRegistry::connect(&settings(url)).await.unwrap_err();
     let text = error.to_string();
     assert!(!text.contains("secret"), "the error has no password: {text}");
@@ -32,7 +32,7 @@ async fn refused(url: &str) -> (ConnectError, String) {
 }
 
 /// Serves one fixed answer to everything that is sent, or closes at once.
-async fn other_program(tasks: &mut JoinSet<()>, answer: Option<&'static [u8]>) -> String {
+pub(crate) async fn other_program(tasks: &mut JoinSet<()>, answer: Option<&'static [u8]>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tasks.spawn(async move {
@@ -57,13 +57,22 @@ async fn url_that_is_none_names_the_forms_that_are() {
         "",
         "valley",
         "http://:secret@localhost",
-        "redis+sentinel://:secret@localhost:26379/primary",
+        "redis+sentinel://:secret@localhost:26379",
+        "redis+cluster://:secret@localhost:7000/1",
         "redis-cluster://localhost",
         "redis://",
     ] {
         let (error, text) = refused(url).await;
         assert!(matches!(error, ConnectError::Url { .. }), "{url}: {text}");
-        assert!(text.contains("rediss://") && text.contains("Sentinel"), "{text}");
+        for form in [
+            "redis://",
+            "rediss://",
+            "unix://",
+            "redis+sentinel://",
+            "redis+cluster://",
+        ] {
+            assert!(text.contains(form), "{form}: {text}");
+        }
     }
 }
 
@@ -117,13 +126,6 @@ async fn replica_is_sent_to_its_primary() {
     let (error, text) = refused(&replica.url()).await;
     assert!(matches!(error, ConnectError::Replica { .. }), "{text}");
     assert!(text.contains("primary"), "{text}");
-}
-
-#[tokio::test]
-async fn cluster_mode_is_refused() {
-    let redis = Redis::start_with(&["--cluster-enabled", "yes"]).unwrap();
-    let (error, text) = refused(&redis.url()).await;
-    assert!(matches!(error, ConnectError::ClusterMode { .. }), "{text}");
 }
 
 #[tokio::test]

@@ -211,6 +211,24 @@ async fn registry_killed_and_restarted_empty() -> Result<()> {
 }
 
 #[tokio::test]
+async fn primary_of_the_registry_killed_behind_a_sentinel() -> Result<()> {
+    let config = FleetConfig::of_stub("process: per_session").with_sentinel();
+    let mut fleet = config.start().await?;
+    let client = session_at(&fleet, 0).await?;
+    moved(&fleet, &client, 1).await?.expect_echo("before").await?;
+    fleet.whole_copy().await?;
+    fleet.engine_mut().kill()?;
+    client.expect_echo("without the engine").await?;
+    // A replica that does not know the session yet asks the new primary.
+    let there = moved(&fleet, &client, 2).await?;
+    echo_until_served(&there, "after").await?;
+    let later = session_at(&fleet, 2).await?;
+    echo_until_served(&moved(&fleet, &later, 0).await?, "later").await?;
+    assert_none_ran_twice(&fleet.journal());
+    Ok(())
+}
+
+#[tokio::test]
 async fn registry_that_is_slow() -> Result<()> {
     let fleet = three().await?;
     let client = session_at(&fleet, 0).await?;
