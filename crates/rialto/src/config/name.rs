@@ -1,5 +1,9 @@
 //! Names of destinations: URL segments that are none of the router's own words.
 
+mod of_command;
+
+pub(super) use of_command::of_command;
+
 /// Words that are the first segment of a path of the router itself.
 const RESERVED: [&str; 7] = [
     "mcp",
@@ -55,67 +59,13 @@ pub(super) fn sanitised(text: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// Returns a name for a command that was given none: the package that a runner runs, else the
-/// program.
-pub(super) fn of_command(argv: &[String]) -> String {
-    let package = package_of_runner(argv);
-    let named = package
-        .or_else(|| argv.first().map(|program| stem(program)))
-        .and_then(sanitised);
-    named.unwrap_or_else(|| "server".to_owned())
-}
-
 fn plain(character: char) -> bool {
     character.is_ascii_lowercase() || character.is_ascii_digit() || matches!(character, '.' | '_' | '-')
-}
-
-/// `server-everything` of `npx -y @scope/server-everything@1.2`.
-fn package_of_runner(argv: &[String]) -> Option<&str> {
-    let (program, rest) = argv.split_first()?;
-    let rest = match (stem(program), rest) {
-        ("npx" | "bunx" | "uvx" | "pnpx", rest) => rest,
-        ("npm", [verb, rest @ ..]) if verb == "exec" || verb == "x" => rest,
-        ("pnpm" | "yarn", [verb, rest @ ..]) if verb == "dlx" => rest,
-        ("bun", [verb, rest @ ..]) if verb == "x" => rest,
-        (_, _) => return None,
-    };
-    let mut words = rest.iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            // These carry a value that is not what runs; what runs comes after it.
-            "-p" | "--package" | "--from" | "--with" | "--python" => {
-                words.next();
-            }
-            option if option.starts_with('-') => {}
-            package => {
-                let unscoped = package.rsplit('/').next().unwrap_or(package);
-                return Some(unscoped.split(['@', '=']).next().unwrap_or(unscoped));
-            }
-        }
-    }
-    None
-}
-
-/// Returns the last part of a path, without the extension of a program or script.
-fn stem(program: &str) -> &str {
-    let base = program.rsplit(['/', '\\']).next().unwrap_or(program);
-    for extension in [".exe", ".cmd", ".bat", ".sh", ".js", ".mjs", ".py"] {
-        if let Some(stem) = base.strip_suffix(extension)
-            && !stem.is_empty()
-        {
-            return stem;
-        }
-    }
-    base
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn derived(line: &str) -> String {
-        of_command(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
-    }
 
     #[test]
     fn url_segments_are_names() {
@@ -172,26 +122,5 @@ mod tests {
                 assert_eq!(check(&name), Ok(()), "{text} became {name}");
             }
         }
-    }
-
-    #[test]
-    fn a_command_gives_its_destination_a_name() {
-        assert_eq!(derived("npx -y @scope/server-everything"), "server-everything");
-        assert_eq!(
-            derived("npx -y @upstash/context7-mcp@1.2.3 --stdio"),
-            "context7-mcp"
-        );
-        assert_eq!(
-            derived("uvx --from git+https://example.com/x mcp-server-fetch"),
-            "mcp-server-fetch"
-        );
-        assert_eq!(derived("uvx mcp-server-time==1.0"), "mcp-server-time");
-        assert_eq!(derived("pnpm dlx thing"), "thing");
-        assert_eq!(derived("/usr/local/bin/My-Server.sh --flag"), "my-server");
-        assert_eq!(derived("node server.js"), "node");
-        assert_eq!(derived("npx"), "npx");
-        assert_eq!(derived("/opt/mcp"), "mcp-server");
-        assert_eq!(derived("///"), "server");
-        assert_eq!(of_command(&[]), "server");
     }
 }
