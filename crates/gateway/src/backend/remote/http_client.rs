@@ -11,6 +11,7 @@
 //! everything else the error leaves open whether the server has received it.
 
 mod connector;
+mod explanation;
 mod pool;
 mod read_after_write_error;
 
@@ -195,7 +196,11 @@ impl HttpClient {
                 Some(_) => return Err(SendError::Unreachable(causes(error.error()))),
                 None => {
                     self.doubt(generation);
-                    return Err(SendError::BrokenOff(causes(error.error())));
+                    let is_no_http = error.error().is_parse() && !self.connector.is_secure();
+                    return Err(SendError::BrokenOff(match is_no_http {
+                        true => explanation::of_no_http().to_owned(),
+                        false => causes(error.error()),
+                    }));
                 }
             }
         }

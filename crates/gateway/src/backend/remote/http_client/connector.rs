@@ -28,7 +28,7 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service as _;
 use url::Url;
 
-use super::{SendError, causes};
+use super::{SendError, causes, explanation};
 use crate::joined_write;
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -79,7 +79,7 @@ impl Connector {
         }
     }
 
-    fn is_secure(&self) -> bool {
+    pub(super) fn is_secure(&self) -> bool {
         self.origin.scheme() == "https"
     }
 
@@ -109,9 +109,13 @@ impl Connector {
     pub(super) async fn connect(&self) -> Result<(ServerStream, bool), SendError> {
         match tokio::time::timeout(CONNECT_TIMEOUT, self.reach()).await {
             Ok(reached) => reached,
-            Err(_) => Err(SendError::Unreachable(format!(
-                "no connection within {CONNECT_TIMEOUT:?}"
-            ))),
+            Err(_) => {
+                let late = unreachable(format!("no connection within {CONNECT_TIMEOUT:?}"));
+                Err(match self.proxy() {
+                    Some(proxy) => late.of_proxy(proxy.uri()),
+                    None => late,
+                })
+            }
         }
     }
 
@@ -120,21 +124,23 @@ impl Connector {
         let stream = match self.proxy() {
             None => ServerStream::Plain(self.dial(target).await?),
             Some(proxy) => {
-                let stream = ServerStream::Plain(self.dial(proxy.uri().clone()).await?);
+                let named = |error: SendError| error.of_proxy(proxy.uri());
+                let dialled = self.dial(proxy.uri().clone()).await.map_err(named)?;
+                let stream = ServerStream::Plain(dialled);
                 let stream = match proxy.uri().scheme() {
                     Some(scheme) if *scheme == Scheme::HTTPS => {
                         let name = proxy.uri().host().unwrap_or_default();
-                        self.secure(stream, name, &[]).await?.0
+                        self.secure(stream, name, &[]).await.map_err(named)?.0
                     }
                     Some(scheme) if *scheme == Scheme::HTTP => stream,
                     other => {
-                        return Err(unreachable(format!(
+                        return Err(named(unreachable(format!(
                             "a proxy of the kind {other:?} is not supported"
-                        )));
+                        ))));
                     }
                 };
                 match self.is_secure() {
-                    true => self.tunnel(stream, proxy.basic_auth()).await?,
+                    true => self.tunnel(stream, proxy.basic_auth()).await.map_err(named)?,
                     false => stream,
                 }
             }
@@ -172,9 +178,9 @@ impl Connector {
         let secure = TlsConnector::from(config)
             .connect(name, Box::new(stream) as Box<dyn Layer>)
             .await
-            .map_err(|error| match is_about_tls(&error) {
-                true => SendError::Unsafe(causes(&error)),
-                false => unreachable(causes(&error)),
+            .map_err(|error| match about_tls(&error) {
+                Some(error) => SendError::Unsafe(explanation::of_tls(error)),
+                None => unreachable(causes(&error)),
             })?;
         let shared = secure.get_ref().1.alpn_protocol() == Some(b"h2");
         Ok((ServerStream::Layered(Box::new(secure)), shared))
@@ -217,23 +223,33 @@ impl Connector {
             request.extend_from_slice(b"\r\n");
         }
         request.extend_from_slice(b"\r\n");
-        let broken = |error: io::Error| unreachable(format!("the proxy: {error}"));
+        let broken = |error: io::Error| unreachable(error);
         stream.write_all(&request).await.map_err(broken)?;
         stream.flush().await.map_err(broken)?;
         // Byte by byte: what follows the answer belongs to the tunnel.
         let mut answer = Vec::new();
         while !answer.ends_with(b"\r\n\r\n") {
             if answer.len() >= MAX_PROXY_ANSWER {
-                return Err(unreachable("the proxy's response is too long"));
+                return Err(unreachable("its response is too long"));
             }
             answer.push(stream.read_u8().await.map_err(broken)?);
         }
         match connect_status(&answer) {
             Some(200) => Ok(stream),
-            Some(status) => Err(unreachable(format!(
-                "the proxy answered with HTTP status {status}"
-            ))),
-            None => Err(unreachable("what should be a proxy does not speak HTTP")),
+            Some(status) => Err(unreachable(format!("it answered with HTTP status {status}"))),
+            None => Err(unreachable("it does not speak HTTP")),
+        }
+    }
+}
+
+impl SendError {
+    /// Returns the same failure as one of a proxy.
+    fn of_proxy(self, proxy: &Uri) -> Self {
+        let named = |what: String| explanation::of_proxy(proxy, &what);
+        match self {
+            Self::Unreachable(what) => Self::Unreachable(named(what)),
+            Self::Unsafe(what) => Self::Unsafe(named(what)),
+            Self::BrokenOff(what) => Self::BrokenOff(named(what)),
         }
     }
 }
@@ -259,8 +275,8 @@ fn is_loopback(url: &Url) -> bool {
     }
 }
 
-fn is_about_tls(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
+fn about_tls(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
 }
 
 /// Returns the certificates of a file in PEM form.
