@@ -26,23 +26,38 @@ pub(crate) fn run(flags: &CheckFlags, environment: &Environment) -> ExitCode {
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };
     // The table tells what matters; what children write on stderr comes with it if they fail.
-    let directives = environment.filled("RUST_LOG").unwrap_or("off");
+    let directives = flags
+        .verbosity
+        .directives()
+        .or_else(|| environment.filled("RUST_LOG"));
+    let directives = directives.unwrap_or("off");
     let _telemetry = match telemetry::init(&LogSettings::human(Some(directives), environment)) {
         Ok(telemetry) => telemetry,
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };
     serve::close_to_children();
-    for text in notes {
-        note(&text);
+    for text in flags.notes.iter().chain(&notes) {
+        note(text);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(exit::FAILED, &format!("cannot start the runtime: {error}")),
     };
-    runtime.block_on(check(settings, environment))
+    let output = match flags.json {
+        true => Output::Json,
+        false => Output::Table,
+    };
+    runtime.block_on(check(settings, environment, output))
 }
 
-async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
+/// How the result is printed.
+#[derive(Debug, Clone, Copy)]
+enum Output {
+    Table,
+    Json,
+}
+
+async fn check(mut settings: Settings, environment: &Environment, output: Output) -> ExitCode {
     // Every destination gets its line, also those whose command cannot be found.
     settings.keep_going = true;
     // The operator of the check may see everything.
@@ -97,13 +112,13 @@ async fn check(mut settings: Settings, environment: &Environment) -> ExitCode {
         Ok(gateway) => gateway,
         Err(StartError::NothingStarts(broken)) => {
             let hopeless = |(destination, why)| Probe::hopeless(destination, why);
-            show(&broken.into_iter().map(hopeless).collect::<Vec<_>>());
+            show(&broken.into_iter().map(hopeless).collect::<Vec<_>>(), output);
             return ExitCode::from(exit::NOTHING_STARTS);
         }
         Err(error) => return serve::cannot_start(error),
     };
     let probes = gateway.probe().await;
-    show(&probes);
+    show(&probes, output);
     for destination in &settings.destinations {
         if let BackendSpec::Process(spec) = &destination.backend
             && let Some(rest) = rest(destination.instances.sharing, spec)
@@ -193,8 +208,38 @@ fn rest(sharing: Sharing, spec: &ProcessSpec) -> Option<String> {
 }
 
 /// If stdout is closed, the exit code tells the same.
-fn show(probes: &[Probe]) {
-    let _ = std::io::stdout().lock().write_all(table(probes).as_bytes());
+fn show(probes: &[Probe], output: Output) {
+    let text = match output {
+        Output::Table => table(probes),
+        Output::Json => format!("{:#}\n", json(probes)),
+    };
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+/// Returns the result for a program.
+fn json(probes: &[Probe]) -> serde_json::Value {
+    let entry = |probe: &Probe| {
+        let mut entry = serde_json::json!({
+            "destination": probe.destination,
+            "transport": probe.transport,
+            "ok": probe.result.is_ok(),
+            "milliseconds": u64::try_from(probe.took.as_millis()).unwrap_or(u64::MAX),
+        });
+        match &probe.result {
+            Ok(presented) => {
+                entry["era"] = presented.era.into();
+                entry["version"] = presented.version.clone().into();
+                entry["server"] = presented.server.clone().into();
+                entry["tools"] = presented.tools.into();
+            }
+            Err(error) => entry["error"] = error.as_str().into(),
+        }
+        entry
+    };
+    serde_json::json!({
+        "ok": probes.iter().all(|probe| probe.result.is_ok()),
+        "destinations": probes.iter().map(entry).collect::<Vec<_>>(),
+    })
 }
 
 /// The longest cell of the table.
@@ -304,6 +349,33 @@ mod tests {
             !text.lines().any(|line| line.contains(escape::is_hazard)),
             "{text:?}"
         );
+    }
+
+    #[test]
+    fn json_has_what_the_table_has() {
+        let probe = |destination: &str, result| Probe {
+            destination: destination.into(),
+            transport: "stdio",
+            took: Duration::from_millis(12),
+            result,
+        };
+        let presented = Presented {
+            era: "legacy",
+            version: "2025-11-25".into(),
+            server: "demo 1".into(),
+            tools: Some(14),
+        };
+        let shown = json(&[
+            probe("demo", Ok(presented)),
+            probe("broken", Err("`nope` was not found on PATH".into())),
+        ]);
+        let expected = serde_json::json!({"ok": false, "destinations": [
+            {"destination": "demo", "transport": "stdio", "ok": true, "milliseconds": 12, "era": "legacy",
+             "version": "2025-11-25", "server": "demo 1", "tools": 14},
+            {"destination": "broken", "transport": "stdio", "ok": false, "milliseconds": 12,
+             "error": "`nope` was not found on PATH"},
+        ]});
+        assert_eq!(shown, expected);
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub use problem::{ConfigError, Place, Problem};
 pub(crate) use quantity::truth;
 
 use crate::flags::ServeFlags;
+use crate::flags::source::VerbosityFlags;
 use globals::Globals;
 use interpolate::Sources;
 use reader::{Fields, Walk};
@@ -85,9 +86,10 @@ pub(crate) fn settings(flags: &ServeFlags, environment: &Environment) -> Result<
     settings_in(Path::new(""), flags, environment)
 }
 
-/// Returns how to log, from `--log-format` and the environment.
+/// Returns how to log, from `--log-format`, `--verbose`, `--quiet` and the environment.
 pub(crate) fn log_settings(
     format: Option<&str>,
+    verbosity: VerbosityFlags,
     environment: &Environment,
 ) -> Result<LogSettings, ConfigError> {
     const WORDS: [(&str, LogFormat); 2] = [("human", LogFormat::Human), ("json", LogFormat::Json)];
@@ -107,7 +109,10 @@ pub(crate) fn log_settings(
     };
     Ok(LogSettings {
         format,
-        ..LogSettings::human(environment.filled("RUST_LOG"), environment)
+        ..LogSettings::human(
+            verbosity.directives().or_else(|| environment.filled("RUST_LOG")),
+            environment,
+        )
     })
 }
 
@@ -121,6 +126,16 @@ impl LogSettings {
             colour: environment.filled("NO_COLOR").is_none() && environment.get("TERM") != Some("dumb"),
         }
     }
+}
+
+/// Returns the words of a command that was written as one line, with `${VAR}` filled in.
+pub(crate) fn filled_command(line: &str, environment: &Environment) -> Result<Vec<String>, String> {
+    let sources = sources(PathBuf::new(), environment);
+    let words = command_line::split(line)?;
+    words
+        .iter()
+        .map(|word| interpolate::fill(word, &sources))
+        .collect()
 }
 
 /// Returns whether the files of the configuration are watched, by `--watch` or the environment.
@@ -142,12 +157,15 @@ fn settings_in(
     environment: &Environment,
 ) -> Result<Loaded, ConfigError> {
     match what_to_serve(directory, flags, environment)? {
-        WhatToServe::Single(single) => {
+        WhatToServe::CommandLine(servers) => {
             let walk = walk("", PathBuf::new(), environment);
             let globals = globals::read(flags, environment, &mut Fields::new(&walk, None, 0, Vec::new()));
-            let destination = single::read(single, flags, environment, &globals.defaults, &walk);
-            let root = destination.as_ref().map(|destination| destination.name.clone());
-            complete(walk, Some((globals, destination.into_iter().collect())), root)
+            let destinations = single::read(&servers, flags, environment, &globals.defaults, &walk);
+            let root = match destinations.as_slice() {
+                [only] => Some(only.name.clone()),
+                _ => None,
+            };
+            complete(walk, Some((globals, destinations)), root)
         }
         WhatToServe::File { label, path } => {
             let base = path.parent().map(Path::to_owned).unwrap_or_default();
@@ -184,19 +202,20 @@ pub fn from_text(
 }
 
 fn walk<'e>(label: &str, base: PathBuf, environment: &'e Environment) -> Walk<'e> {
-    Walk::new(
-        label,
-        Sources {
-            environment,
-            secrets: OnceCell::new(),
-            base,
-            doubled_dollar: true,
-        },
-    )
+    Walk::new(label, sources(base, environment))
+}
+
+fn sources(base: PathBuf, environment: &Environment) -> Sources<'_> {
+    Sources {
+        environment,
+        secrets: OnceCell::new(),
+        base,
+        doubled_dollar: true,
+    }
 }
 
 enum WhatToServe {
-    Single(Single),
+    CommandLine(Vec<Single>),
     File { label: String, path: PathBuf },
 }
 
@@ -210,14 +229,28 @@ fn what_to_serve(
         label: label.to_owned(),
         path: directory.join(label),
     };
-    match (flags.command.as_slice(), flags.demo, flags.config.as_deref()) {
-        ([_, ..], true, _) => Err(one_too_many("--demo", "a command after `--`")),
-        ([_, ..], false, Some(_)) => Err(one_too_many("--config", "a command after `--`")),
-        ([], true, Some(_)) => Err(one_too_many("--demo", "--config")),
-        ([_, ..], false, None) => Ok(WhatToServe::Single(Single::Command)),
-        ([], true, None) => Ok(WhatToServe::Single(Single::Demo)),
-        ([], false, Some(path)) => Ok(file(path)),
-        ([], false, None) => {
+    let command_line = |single| WhatToServe::CommandLine(vec![single]);
+    let mut given: Vec<(&'static str, WhatToServe)> = Vec::new();
+    if !flags.command.is_empty() {
+        given.push(("a command", command_line(Single::Command)));
+    }
+    if let Some(url) = &flags.source.url {
+        given.push(("a URL", command_line(Single::Remote(url.clone()))));
+    }
+    if flags.demo {
+        given.push(("--demo", command_line(Single::Demo)));
+    }
+    if !flags.source.server.is_empty() {
+        let servers = flags.source.server.iter().cloned().map(Single::Named);
+        given.push(("--server", WhatToServe::CommandLine(servers.collect())));
+    }
+    if let Some(path) = &flags.config {
+        given.push(("--config", file(path)));
+    }
+    match (given.pop(), given.pop()) {
+        (Some((flag, _)), Some((other, _))) => Err(one_too_many(flag, other)),
+        (Some((_, what)), None) => Ok(what),
+        (None, _) => {
             let demo = match environment.filled("RIALTO_DEMO").map(quantity::truth) {
                 Some(Err(message)) => {
                     let place = Place::Variable("RIALTO_DEMO");
@@ -227,7 +260,7 @@ fn what_to_serve(
                 None => false,
             };
             match (demo, environment.filled("RIALTO_CONFIG")) {
-                (true, _) => Ok(WhatToServe::Single(Single::Demo)),
+                (true, _) => Ok(WhatToServe::CommandLine(vec![Single::Demo])),
                 (false, Some(path)) => Ok(file(path)),
                 (false, None) => {
                     let usual = USUAL_FILES.iter().find(|name| directory.join(name).exists());
@@ -236,6 +269,14 @@ fn what_to_serve(
             }
         }
     }
+}
+
+/// Returns whether a text is an address of a remote server.
+pub(crate) fn is_web_address(text: &str) -> bool {
+    let scheme = text
+        .split_once("://")
+        .map(|(scheme, _)| scheme.to_ascii_lowercase());
+    matches!(scheme.as_deref(), Some("http" | "https"))
 }
 
 fn one_too_many(flag: &'static str, other: &str) -> ConfigError {

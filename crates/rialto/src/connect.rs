@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway::settings::BackendSpec;
 use gateway::{DisconnectReason, Gateway, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -19,17 +20,35 @@ use crate::flags::ConnectFlags;
 use crate::serve::{close_to_children, launcher};
 use crate::{exit, fail, telemetry};
 
-/// The hint for a person in front of a terminal.
-const FOR_A_PERSON: &str = "\
-rialto connect is a program for MCP hosts: it waits for their messages on stdin, one JSON-RPC message a line.
-The server is not contacted before the first one. For what to paste into a host, add --print-config claude-desktop,
-claude-code, cursor or vscode. Ctrl-D ends it.";
+/// Returns the hint for a person in front of a terminal.
+fn for_a_person(connection: &Connection) -> String {
+    let server = match connection
+        .settings
+        .destinations
+        .first()
+        .map(|found| &found.backend)
+    {
+        Some(BackendSpec::Remote(remote)) => {
+            // A query may hold a secret.
+            let mut shown = remote.url.clone();
+            shown.set_query(None);
+            shown.to_string()
+        }
+        // Its arguments may hold a secret.
+        Some(BackendSpec::Process(_)) | None => "-- COMMAND".to_owned(),
+    };
+    format!(
+        "rialto connect waits for an MCP host on stdin, one JSON-RPC message a line. The server is not \
+         contacted before the first one.\n  to test the server:  rialto check {server}\n  to paste into a host:  \
+         rialto connect {server} --print-config claude-desktop|claude-code|cursor|vscode\n  Ctrl-D ends it."
+    )
+}
 
 /// How long what still runs may take to notice the end. A thread that waits for stdin never does.
 const LAST_STEPS: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(flags: &ConnectFlags, environment: &Environment) -> ExitCode {
-    let logs = match config::log_settings(flags.log_format.as_deref(), environment) {
+    let logs = match config::log_settings(flags.log_format.as_deref(), flags.verbosity, environment) {
         Ok(logs) => logs,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };
@@ -45,7 +64,7 @@ pub(crate) fn run(flags: &ConnectFlags, environment: &Environment) -> ExitCode {
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };
     close_to_children();
-    for note in &connection.notes {
+    for note in flags.notes.iter().chain(&connection.notes) {
         tracing::warn!("{note}");
     }
     #[cfg(debug_assertions)]
@@ -103,7 +122,7 @@ async fn serve_stdio(connection: &Connection, environment: &Environment) -> Exit
     tracing::info!(server = %connection.name, "waiting for messages of a client on stdin");
     if std::io::stdin().is_terminal() {
         // A person started it, and would take the silence for a fault. stdout stays the protocol's.
-        let _ = writeln!(std::io::stderr().lock(), "{FOR_A_PERSON}");
+        let _ = writeln!(std::io::stderr().lock(), "{}", for_a_person(connection));
     }
     let reason = Arc::clone(&gateway)
         .serve_stdio(

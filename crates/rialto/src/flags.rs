@@ -5,16 +5,20 @@
 
 pub(crate) mod account;
 mod examples;
+mod habits;
+pub(crate) mod source;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use gateway::settings::Secret;
 
 use self::account::{ClientFlags, LoginFlags, LogoutFlags, StatusFlags};
+use self::source::{SourceFlags, VerbosityFlags};
 use crate::config::Environment;
 use crate::demo::DemoEra;
 
@@ -63,84 +67,109 @@ pub(crate) enum Invocation {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct ServeFlags {
     /// Read the destinations from this file: YAML, or the mcpServers JSON of a desktop host [env: RIALTO_CONFIG] [default: destinations.yml]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "What to serve")]
     pub(crate) config: Option<String>,
+    /// Serve the built-in demo server [env: RIALTO_DEMO]
+    #[arg(long, help_heading = "What to serve")]
+    pub(crate) demo: bool,
+    /// Start the other destinations when the command of one is not found [env: RIALTO_KEEP_GOING]
+    #[arg(long, help_heading = "What to serve")]
+    pub(crate) keep_going: bool,
+    /// Reload the configuration when its file changes, as SIGHUP does [env: RIALTO_WATCH]
+    #[arg(long, help_heading = "What to serve")]
+    pub(crate) watch: bool,
+    /// Keep in this directory what a restart must find again [env: RIALTO_STATE_DIR]
+    #[arg(long, value_name = "DIR", help_heading = "What to serve")]
+    pub(crate) state_dir: Option<String>,
+    #[command(flatten)]
+    pub(crate) source: SourceFlags,
+    /// Name the one server of the command line [env: RIALTO_NAME] [default: from the command or URL]
+    #[arg(long, value_name = "NAME", help_heading = SOURCE)]
+    pub(crate) name: Option<String>,
+    /// Set a variable for the commands, or pass on Rialto's own if there is no value; may be repeated [env: RIALTO_ENV, one per line]
+    #[arg(long, value_name = "NAME[=VALUE]", value_parser = secret, help_heading = SOURCE)]
+    pub(crate) env: Vec<Secret>,
+    /// Choose which sessions share a server process [env: RIALTO_PROCESS] [default: shared]
+    #[arg(long, value_name = "shared|per_session|per_identity", help_heading = SOURCE)]
+    pub(crate) process: Option<String>,
+    /// Wait for this long until a server is ready [env: RIALTO_START_TIMEOUT] [default: 5m]
+    #[arg(long, value_name = "DURATION", help_heading = SOURCE)]
+    pub(crate) start_timeout: Option<String>,
+    /// Answer old clients too: HTTP+SSE at /sse and /NAME/sse
+    #[arg(long, help_heading = SOURCE)]
+    pub(crate) legacy_sse: bool,
     /// Listen on this address; port 0 picks a free port [env: RIALTO_LISTEN] [default: 127.0.0.1:3000]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", help_heading = "Network")]
     pub(crate) listen: Option<String>,
+    /// Listen on this port of 127.0.0.1
+    #[arg(
+        short,
+        long,
+        value_name = "PORT",
+        conflicts_with = "listen",
+        help_heading = "Network"
+    )]
+    pub(crate) port: Option<String>,
     /// The address of the socket that systemd passed; it beats every `listen`.
     #[arg(skip)]
     pub(crate) socket: Option<SocketAddr>,
-    /// Serve with this many threads; auto uses one per core [env: RIALTO_THREADS] [default: 1]
-    #[arg(long, value_name = "N|auto")]
-    pub(crate) threads: Option<String>,
-    /// Serve the built-in demo server [env: RIALTO_DEMO]
-    #[arg(long)]
-    pub(crate) demo: bool,
-    /// Start the other destinations when the command of one is not found [env: RIALTO_KEEP_GOING]
-    #[arg(long)]
-    pub(crate) keep_going: bool,
-    /// Name the destination of `-- COMMAND` [env: RIALTO_NAME] [default: from the command]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) name: Option<String>,
-    /// Write audit records to a file or to stdout, or switch them off [env: RIALTO_AUDIT] [default: off]
-    #[arg(long, value_name = "FILE|stdout|off")]
-    pub(crate) audit: Option<String>,
-    /// Keep in this directory what a restart must find again [env: RIALTO_STATE_DIR]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) state_dir: Option<String>,
     /// Listen with TLS, with this certificate in PEM [env: RIALTO_TLS_CERT]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Network")]
     pub(crate) tls_cert: Option<String>,
     /// Use this private key, in PEM, for the certificate [env: RIALTO_TLS_KEY]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Network")]
     pub(crate) tls_key: Option<String>,
-    /// Reload the configuration when its file changes, as SIGHUP does [env: RIALTO_WATCH]
-    #[arg(long)]
-    pub(crate) watch: bool,
-    /// Set the format of log lines on stderr; RUST_LOG selects which lines [env: RIALTO_LOG_FORMAT] [default: human]
-    #[arg(long, value_name = "human|json")]
-    pub(crate) log_format: Option<String>,
-    /// Fail a call of a JSON-only client when the server is silent for this long, such as 30s or 5m; off sets no limit [env: RIALTO_REQUEST_TIMEOUT, STDIO_REQUEST_TIMEOUT] [default: 30s]
-    #[arg(long, alias = "timeout", value_name = "DURATION")]
-    pub(crate) request_timeout: Option<String>,
-    /// Fail a call of a client that reads events when the server is silent for this long; off sets no limit [env: RIALTO_STREAM_TIMEOUT] [default: 10m]
-    #[arg(long, value_name = "DURATION")]
-    pub(crate) stream_timeout: Option<String>,
-    /// Refuse messages larger than this, in both directions [env: RIALTO_MAX_MESSAGE_BYTES] [default: 16MiB]
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) max_message_bytes: Option<String>,
-    /// Choose which sessions share a child of `-- COMMAND` [env: RIALTO_PROCESS] [default: shared]
-    #[arg(long, value_name = "shared|per_session|per_identity")]
-    pub(crate) process: Option<String>,
-    /// Wait for this long until the server of `-- COMMAND` is ready [env: RIALTO_START_TIMEOUT] [default: 5m]
-    #[arg(long, value_name = "DURATION")]
-    pub(crate) start_timeout: Option<String>,
-    /// Allow this many sessions at once per destination [env: RIALTO_MAX_SESSIONS, MAX_STDIO_CONNECTIONS] [default: 1000]
-    #[arg(long, value_name = "N")]
-    pub(crate) max_sessions: Option<String>,
+    /// Set the URL that clients use for this gateway behind a proxy [env: RIALTO_PUBLIC_URL] [default: the address listened on]
+    #[arg(long, value_name = "URL", help_heading = "Network")]
+    pub(crate) public_url: Option<String>,
+    /// Serve with this many threads; auto uses one per core [env: RIALTO_THREADS] [default: 1]
+    #[arg(long, value_name = "N|auto", help_heading = "Network")]
+    pub(crate) threads: Option<String>,
+    /// Accept the bearer token with this hash, from `rialto token`; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
+    #[arg(long, value_name = "[NAME=]HASH", help_heading = "Callers")]
+    pub(crate) token_hash: Vec<String>,
     /// Accept this Host header, in addition to loopback names; may be repeated [env: RIALTO_ALLOWED_HOSTS, comma-separated]
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", help_heading = "Callers")]
     pub(crate) allow_host: Vec<String>,
     /// Accept browser requests from this origin; may be repeated [env: RIALTO_ALLOWED_ORIGINS, comma-separated]
-    #[arg(long, value_name = "ORIGIN")]
+    #[arg(long, value_name = "ORIGIN", help_heading = "Callers")]
     pub(crate) allow_origin: Vec<String>,
-    /// Set the URL that clients use for this gateway behind a proxy [env: RIALTO_PUBLIC_URL] [default: the address listened on]
-    #[arg(long, value_name = "URL")]
-    pub(crate) public_url: Option<String>,
-    /// Accept the bearer token with this hash, from `rialto token`; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
-    #[arg(long, value_name = "[NAME=]HASH")]
-    pub(crate) token_hash: Vec<String>,
     /// Allow an address that other machines can reach without authentication [env: RIALTO_ALLOW_UNAUTHENTICATED]
-    #[arg(long)]
+    #[arg(long, help_heading = "Callers")]
     pub(crate) allow_unauthenticated: bool,
-    /// Set a variable for `-- COMMAND`, or pass on Rialto's own if there is no value; may be repeated [env: RIALTO_ENV, one per line]
-    #[arg(long, value_name = "NAME[=VALUE]", value_parser = secret)]
-    pub(crate) env: Vec<Secret>,
-    /// Run this stdio server instead of a file's
+    /// Fail a call of a JSON-only client when the server is silent for this long, such as 30s or 5m; off sets no limit [env: RIALTO_REQUEST_TIMEOUT, STDIO_REQUEST_TIMEOUT] [default: 30s]
+    #[arg(long, alias = "timeout", value_name = "DURATION", help_heading = "Limits")]
+    pub(crate) request_timeout: Option<String>,
+    /// Fail a call of a client that reads events when the server is silent for this long; off sets no limit [env: RIALTO_STREAM_TIMEOUT] [default: 10m]
+    #[arg(long, value_name = "DURATION", help_heading = "Limits")]
+    pub(crate) stream_timeout: Option<String>,
+    /// End a session that was idle for this long [env: RIALTO_SESSION_IDLE] [default: 1h]
+    #[arg(long, value_name = "DURATION", help_heading = "Limits")]
+    pub(crate) session_idle: Option<String>,
+    /// Refuse messages larger than this, in both directions [env: RIALTO_MAX_MESSAGE_BYTES] [default: 16MiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub(crate) max_message_bytes: Option<String>,
+    /// Allow this many sessions at once per destination [env: RIALTO_MAX_SESSIONS, MAX_STDIO_CONNECTIONS] [default: 1000]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub(crate) max_sessions: Option<String>,
+    /// Write audit records to a file or to stdout, or switch them off [env: RIALTO_AUDIT] [default: off]
+    #[arg(long, value_name = "FILE|stdout|off", help_heading = "Logs")]
+    pub(crate) audit: Option<String>,
+    /// Set the format of log lines on stderr; RUST_LOG selects which lines [env: RIALTO_LOG_FORMAT] [default: human]
+    #[arg(long, value_name = "human|json", help_heading = "Logs")]
+    pub(crate) log_format: Option<String>,
+    #[command(flatten)]
+    pub(crate) verbosity: VerbosityFlags,
+    /// What the command line of another bridge asked for and does not get.
+    #[arg(skip)]
+    pub(crate) notes: Vec<String>,
+    /// Run this stdio server; `--` may be left out
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
+
+/// The heading of the flags for servers that no file describes.
+const SOURCE: &str = "Servers without a file";
 
 /// `rialto connect`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -149,48 +178,53 @@ pub(crate) struct ConnectFlags {
     #[arg(value_name = "URL")]
     pub(crate) url: Option<String>,
     /// Send this header with every request, with `${VAR}` from the environment; may be repeated [env: RIALTO_HEADERS, one per line; BEARER_TOKEN for a bearer token]
-    #[arg(long, value_name = "NAME: VALUE", value_parser = secret)]
+    #[arg(long, value_name = "NAME: VALUE", value_parser = secret, help_heading = "Server")]
     pub(crate) header: Vec<Secret>,
     /// Read such headers from a file, one per line, so that no process list shows them [env: RIALTO_HEADER_FILE]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) header_file: Option<String>,
     /// Read the bearer token from this variable [env: RIALTO_BEARER_ENV] [default: BEARER_TOKEN]
-    #[arg(long, value_name = "VARIABLE")]
+    #[arg(long, value_name = "VARIABLE", help_heading = "Server")]
     pub(crate) bearer_env: Option<String>,
     /// Sign in with a browser when the server requires it [env: RIALTO_AUTH] [default: oauth, or none with an Authorization header]
-    #[arg(long, value_name = "oauth|none")]
+    #[arg(long, value_name = "oauth|none", help_heading = "Signing in")]
     pub(crate) auth: Option<String>,
     #[command(flatten)]
     pub(crate) client: ClientFlags,
     /// Choose the transport to the server; auto tries Streamable HTTP, then HTTP+SSE [env: RIALTO_TRANSPORT] [default: auto]
-    #[arg(long, value_name = "auto|streamable-http|sse")]
+    #[arg(long, value_name = "auto|streamable-http|sse", help_heading = "Server")]
     pub(crate) transport: Option<String>,
     /// Choose the era used towards the server; auto negotiates it [env: RIALTO_ERA] [default: auto]
-    #[arg(long, value_name = "auto|legacy|modern")]
+    #[arg(long, value_name = "auto|legacy|modern", help_heading = "Server")]
     pub(crate) era: Option<String>,
     /// Trust these certificates, in PEM, in addition to the system's [env: RIALTO_CA_FILE]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) ca_file: Option<String>,
     /// Fail a call after this time, such as 30s or 5m; off sets no limit [env: RIALTO_REQUEST_TIMEOUT, MCP_TIMEOUT_MS] [default: 60s]
-    #[arg(long, alias = "timeout", value_name = "DURATION")]
+    #[arg(long, alias = "timeout", value_name = "DURATION", help_heading = "Limits")]
     pub(crate) request_timeout: Option<String>,
     /// Stop reading stdin while this many requests wait for a response [env: RIALTO_MAX_QUEUE, MCP_MAX_QUEUE] [default: 10000]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(crate) max_queue: Option<String>,
     /// Refuse messages larger than this, in both directions [env: RIALTO_MAX_MESSAGE_BYTES] [default: 16MiB]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) max_message_bytes: Option<String>,
     /// Choose which calls are retried after a broken connection; safe retries only what does no harm twice [env: RIALTO_RETRY] [default: safe]
-    #[arg(long, value_name = "safe|always")]
+    #[arg(long, value_name = "safe|always", help_heading = "Limits")]
     pub(crate) retry: Option<String>,
     /// Name the server in logs and in --print-config [env: RIALTO_NAME, MCP_NAME] [default: from the address]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Host")]
     pub(crate) name: Option<String>,
     /// Set the format of log lines on stderr; RUST_LOG selects which lines [env: RIALTO_LOG_FORMAT] [default: human]
-    #[arg(long, value_name = "human|json")]
+    #[arg(long, value_name = "human|json", help_heading = "Logs")]
     pub(crate) log_format: Option<String>,
+    #[command(flatten)]
+    pub(crate) verbosity: VerbosityFlags,
+    /// What the command line of another bridge asked for and does not get.
+    #[arg(skip)]
+    pub(crate) notes: Vec<String>,
     /// Print the entry for a host's configuration, and exit
-    #[arg(long, value_name = "HOST", value_enum)]
+    #[arg(long, value_name = "HOST", value_enum, help_heading = "Host")]
     pub(crate) print_config: Option<Host>,
     /// Run this stdio server instead of a remote one, for a host of another era
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "url")]
@@ -210,27 +244,40 @@ pub(crate) enum Host {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct CheckFlags {
     /// Read the destinations from this file: YAML, or the mcpServers JSON of a desktop host [env: RIALTO_CONFIG] [default: destinations.yml]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "What to check")]
     pub(crate) config: Option<String>,
     /// Check the built-in demo server [env: RIALTO_DEMO]
-    #[arg(long)]
+    #[arg(long, help_heading = "What to check")]
     pub(crate) demo: bool,
+    #[command(flatten)]
+    pub(crate) source: SourceFlags,
+    /// Set a variable for the commands, or pass on Rialto's own if there is no value; may be repeated [env: RIALTO_ENV, one per line]
+    #[arg(long, value_name = "NAME[=VALUE]", value_parser = secret, help_heading = SOURCE)]
+    pub(crate) env: Vec<Secret>,
+    /// Wait for this long until a server is ready, as for `serve` [env: RIALTO_START_TIMEOUT] [default: 5m]
+    #[arg(long, value_name = "DURATION", help_heading = SOURCE)]
+    pub(crate) start_timeout: Option<String>,
     /// Check this listen address, as for `serve` [env: RIALTO_LISTEN] [default: 127.0.0.1:3000]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", help_heading = "As for serve")]
     pub(crate) listen: Option<String>,
     /// Accept the bearer token with this hash, as for `serve`; may be repeated [env: RIALTO_TOKEN_HASH, comma-separated]
-    #[arg(long, value_name = "[NAME=]HASH")]
+    #[arg(long, value_name = "[NAME=]HASH", help_heading = "As for serve")]
     pub(crate) token_hash: Vec<String>,
     /// Check this directory, as for `serve` [env: RIALTO_STATE_DIR]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "As for serve")]
     pub(crate) state_dir: Option<String>,
     /// Allow an address that other machines can reach without authentication, as for `serve` [env: RIALTO_ALLOW_UNAUTHENTICATED]
-    #[arg(long)]
+    #[arg(long, help_heading = "As for serve")]
     pub(crate) allow_unauthenticated: bool,
-    /// Set a variable for `-- COMMAND`, or pass on Rialto's own if there is no value; may be repeated [env: RIALTO_ENV, one per line]
-    #[arg(long, value_name = "NAME[=VALUE]", value_parser = secret)]
-    pub(crate) env: Vec<Secret>,
-    /// Check this stdio server instead of a file's
+    /// Print one JSON object instead of a table
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) verbosity: VerbosityFlags,
+    /// What the command line of another bridge asked for and does not get.
+    #[arg(skip)]
+    pub(crate) notes: Vec<String>,
+    /// Check this stdio server; `--` may be left out
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
 }
@@ -241,7 +288,9 @@ impl CheckFlags {
         ServeFlags {
             config: self.config.clone(),
             demo: self.demo,
+            source: self.source.clone(),
             env: self.env.clone(),
+            start_timeout: self.start_timeout.clone(),
             command: self.command.clone(),
             listen: self.listen.clone(),
             token_hash: self.token_hash.clone(),
@@ -324,9 +373,6 @@ pub(crate) struct CopySelfFlags {
     pub(crate) path: PathBuf,
 }
 
-/// A flag and no command, so that an init container looks like others: `args: [--copy-self, /shared]`.
-const COPY_SELF: &str = "--copy-self";
-
 /// `rialto warden`, which only Rialto itself calls.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct WardenFlags {
@@ -341,6 +387,7 @@ pub(crate) struct WardenFlags {
     about = "Any MCP client, any MCP server: one native binary in between",
     after_help = examples::RIALTO,
     subcommand_required = true,
+    max_term_width = 100,
     arg_required_else_help = true
 )]
 struct CommandLine {
@@ -377,24 +424,28 @@ pub(crate) fn parse(
     args: impl IntoIterator<Item = OsString>,
     environment: &Environment,
 ) -> Result<Invocation, UsageError> {
-    let mut args: Vec<OsString> = args.into_iter().collect();
-    match args.get(1).map(|first| first.to_string_lossy().into_owned()) {
-        // So a host's configuration that only names the binary works.
-        None if environment.filled("URI").is_some() => args.push("connect".into()),
-        Some(first) if is_web_address(&first) => args.insert(1, "connect".into()),
-        Some(first) if first == COPY_SELF => drop(args.splice(1..2, ["copy-self".into()])),
-        // The argument decides when there is no verb: a command, or a flag of `serve`.
-        Some(first) if first.starts_with('-') && !is_about_rialto(&first) => args.insert(1, "serve".into()),
-        Some(_) | None => {}
-    }
-    let mut parsed = CommandLine::try_parse_from(args)?.invocation;
-    if let Invocation::Serve(ServeFlags { command, .. })
-    | Invocation::Check(CheckFlags { command, .. })
-    | Invocation::Connect(ConnectFlags { command, .. }) = &mut parsed
-        && command.first().is_some_and(|program| program.trim().is_empty())
+    let defined = CommandLine::command();
+    let habits::Understood { args, notes } =
+        habits::understand(args.into_iter().collect(), &defined, environment)
+            .map_err(|answer| clap::Error::raw(ErrorKind::InvalidValue, format!("{answer}\n")))?;
+    let mut parsed = CommandLine::try_parse_from(args)
+        .map_err(habits::without_misleading_tips)?
+        .invocation;
+    if let Invocation::Serve(ServeFlags {
+        command, notes: kept, ..
+    })
+    | Invocation::Check(CheckFlags {
+        command, notes: kept, ..
+    })
+    | Invocation::Connect(ConnectFlags {
+        command, notes: kept, ..
+    }) = &mut parsed
     {
-        let message = "the command after -- is empty: write the program and its arguments\n";
-        return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, message).into());
+        *kept = notes;
+        if command.first().is_some_and(|program| program.trim().is_empty()) {
+            let message = "the command after -- is empty: write the program and its arguments\n";
+            return Err(clap::Error::raw(ErrorKind::InvalidValue, message).into());
+        }
     }
     Ok(parsed)
 }
@@ -402,15 +453,6 @@ pub(crate) fn parse(
 /// Flags may be shown when something is debugged, and `--env` holds keys.
 fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
     Ok(Secret::new(text))
-}
-
-fn is_web_address(argument: &str) -> bool {
-    let lowered = argument.to_ascii_lowercase();
-    lowered.starts_with("https://") || lowered.starts_with("http://")
-}
-
-fn is_about_rialto(argument: &str) -> bool {
-    matches!(argument, "-h" | "--help" | "-V" | "--version")
 }
 
 #[cfg(test)]

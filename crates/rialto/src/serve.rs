@@ -46,7 +46,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         socket: address,
         ..flags.clone()
     };
-    let logs = match config::log_settings(flags.log_format.as_deref(), environment) {
+    let logs = match config::log_settings(flags.log_format.as_deref(), flags.verbosity, environment) {
         Ok(logs) => logs,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };
@@ -64,7 +64,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };
     close_to_children();
-    for note in notes {
+    for note in flags.notes.iter().chain(&notes) {
         tracing::warn!("{note}");
     }
     #[cfg(debug_assertions)]

@@ -83,6 +83,11 @@ pub(crate) fn apply(
     if named.is_some() || settings.identity.client_id.is_some() {
         settings.identity.client_secret = secret.map(Secret::new);
     }
+    if let Some(written) = &flags.static_oauth_client_info {
+        let (id, secret) = static_client(written.expose())?;
+        settings.identity.client_id = Some(id);
+        settings.identity.client_secret = secret;
+    }
     settings.grant = match text(&flags.grant, "RIALTO_GRANT").as_deref() {
         Some("person") => Grant::AuthorizationCode,
         Some("client-credentials") => Grant::ClientCredentials,
@@ -98,6 +103,24 @@ pub(crate) fn apply(
         Grant::ClientCredentials => None,
     };
     settings.validate().map_err(|error| error.to_string())
+}
+
+/// Returns a client that was registered by hand, as mcp-remote takes it. No error repeats the text:
+/// it holds the secret.
+fn static_client(written: &str) -> Result<(String, Option<Secret>), String> {
+    const FLAG: &str = "--static-oauth-client-info";
+    let read = match written.strip_prefix('@') {
+        Some(path) => {
+            let read = std::fs::read_to_string(path);
+            Some(read.map_err(|error| format!("{FLAG}: {path} cannot be read: {error}"))?)
+        }
+        None => None,
+    };
+    let client: serde_json::Value = serde_json::from_str(read.as_deref().unwrap_or(written))
+        .map_err(|_| format!("{FLAG}: write {{ \"client_id\": \"…\" }}, or @FILE"))?;
+    let member = |name: &str| client.get(name).and_then(serde_json::Value::as_str);
+    let id = member("client_id").ok_or_else(|| format!("{FLAG}: `client_id` is missing"))?;
+    Ok((id.to_owned(), member("client_secret").map(Secret::new)))
 }
 
 /// Returns the directory of the token store: what a user keeps between runs, but would not carry to
@@ -191,6 +214,27 @@ mod tests {
         assert_eq!(directory(&all[1..]).unwrap(), "/x/rialto/sign-in");
         assert_eq!(directory(&all[2..]).unwrap(), "/h/.local/state/rialto/sign-in");
         assert!(directory(&[]).unwrap_err().contains("RIALTO_STATE_DIR"));
+    }
+
+    #[test]
+    fn client_of_mcp_remote_is_read_from_text_and_file() {
+        let text = r#"{ "client_id": "me", "client_secret": "geheim", "other": 1 }"#;
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("client info.json");
+        std::fs::write(&file, text).unwrap();
+        for written in [text.to_owned(), format!("@{}", file.display())] {
+            let (id, secret) = static_client(&written).unwrap();
+            assert_eq!(id, "me");
+            assert_eq!(secret.unwrap().expose(), "geheim");
+        }
+        assert!(static_client(r#"{"client_id":"me"}"#).unwrap().1.is_none());
+        for bad in ["geheim", r#"{"client_secret":"geheim"}"#, "@/nowhere"] {
+            let error = static_client(bad).unwrap_err();
+            assert!(
+                error.starts_with("--static-oauth-client-info") && !error.contains("geheim"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

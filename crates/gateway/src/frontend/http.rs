@@ -476,10 +476,18 @@ fn find(gateway: &Gateway, config: &ActiveConfig, path: &str) -> Route {
         (Some("health"), None, None) => Route::Health,
         (Some("ready"), None, None) => Route::Ready,
         (Some("metrics"), None, None) if gateway.shows_metrics => Route::Metrics,
+        // Where the only destination is addressed without its name.
+        (Some("sse"), None, None) => of_root(config, OldPath::Stream),
+        (Some("message"), None, None) => of_root(config, OldPath::Message),
         (Some(name), Some("sse"), None) => old(name, OldPath::Stream),
         (Some(name), Some("message"), None) => old(name, OldPath::Message),
         _ => Route::Nowhere,
     }
+}
+
+fn of_root(config: &ActiveConfig, path: OldPath) -> Route {
+    let root = config.root.as_ref();
+    root.map_or(Route::Nowhere, |root| Route::OldTransport(Arc::clone(root), path))
 }
 
 /// Returns the destination whose endpoint this path is.

@@ -23,7 +23,7 @@ use super::problem::{ConfigError, Place};
 use super::reader::{Given, Walk, one_of};
 use super::single::given;
 use super::{name, quantity, remote, walk};
-use crate::flags::ConnectFlags;
+use crate::flags::{ConnectFlags, ServeFlags};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_QUEUE: usize = 10_000;
@@ -40,12 +40,23 @@ const ERAS: [(&str, EraChoice); 3] = [
     ("modern", EraChoice::Modern),
 ];
 
-const TRANSPORTS: [(&str, Transport); 4] = [
+const TRANSPORTS: [(&str, Transport); 3] = [
     ("auto", Transport::Auto),
     ("streamable-http", Transport::StreamableHttp),
-    ("streamable_http", Transport::StreamableHttp),
     ("sse", Transport::Sse),
 ];
+
+/// Returns Rialto's word for a transport that files or other bridges call differently.
+fn transport(text: &str) -> Result<Transport, String> {
+    let own = match text {
+        "streamable_http" | "streamablehttp" | "streamableHttp" | "http" | "http-only" => "streamable-http",
+        "sse-only" => "sse",
+        // The order makes no difference to a server that has one of them.
+        "http-first" | "sse-first" => "auto",
+        other => other,
+    };
+    one_of(own, &TRANSPORTS)
+}
 
 /// Whether to sign in.
 const AUTHS: [(&str, bool); 2] = [("oauth", true), ("none", false)];
@@ -150,7 +161,7 @@ fn server(
         "RIALTO_TRANSPORT",
         environment,
     )
-    .and_then(|given| walk.parse(&given, |text| one_of(text, &TRANSPORTS)));
+    .and_then(|given| walk.parse(&given, transport));
     let retry = given(("--retry", flags.retry.as_deref()), "RIALTO_RETRY", environment)
         .and_then(|given| walk.parse(&given, |text| one_of(text, &RETRIES)));
     let ca_file = given(
@@ -177,6 +188,59 @@ fn server(
         BackendSpec::Remote(spec),
         name,
         sharing,
+        defaults,
+    ))
+}
+
+/// Returns a remote server of the command line of `serve`. A gateway has no user in front, so only
+/// flags give it credentials.
+pub(super) fn behind_gateway(
+    url: &str,
+    flags: &ServeFlags,
+    environment: &Environment,
+    walk: &Walk<'_>,
+    defaults: &Defaults,
+) -> Option<Destination> {
+    let url = walk.parse(
+        &without_password(url.to_owned(), Place::Flag("URL")),
+        remote::address,
+    )?;
+    let flags = &flags.source;
+    let chosen = given(
+        ("--transport", flags.transport.as_deref()),
+        "RIALTO_TRANSPORT",
+        environment,
+    )
+    .and_then(|given| walk.parse(&given, transport));
+    let ca_file = given(
+        ("--ca-file", flags.ca_file.as_deref()),
+        "RIALTO_CA_FILE",
+        environment,
+    )
+    .map(|given| PathBuf::from(given.text));
+    let auth = given(("--auth", flags.auth.as_deref()), "RIALTO_AUTH", environment);
+    let sign_in = match auth.and_then(|given| walk.parse(&given, |text| one_of(text, &AUTHS))) {
+        Some(true) => remote::signed_in(&url, ca_file.as_ref(), environment).unwrap_or_else(|message| {
+            walk.fail(Place::Flag("--auth"), message);
+            SignIn::No
+        }),
+        Some(false) | None => SignIn::No,
+    };
+    let name = name_of(&url);
+    let spec = RemoteSpec {
+        headers: headers::of_flags(&flags.header, &url, walk),
+        url,
+        transport: chosen.unwrap_or(Transport::Auto),
+        forward_headers: Vec::new(),
+        ca_file,
+        retry: Retry::Safe,
+        outages: Outages::Refuse,
+        sign_in,
+    };
+    Some(destination::in_front_of(
+        BackendSpec::Remote(spec),
+        name,
+        Sharing::PerSession,
         defaults,
     ))
 }
@@ -221,30 +285,40 @@ fn sign_in(
 
 /// Returns where the server is.
 fn address(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> Option<Url> {
-    let Some(mut given) = given(("URL", flags.url.as_deref()), "URI", environment) else {
+    let Some(given) = given(("URL", flags.url.as_deref()), "URI", environment) else {
         walk.fail(
             Place::Flag("connect"),
             "there is no server to connect to: write rialto connect https://host/mcp, or set the variable URI",
         );
         return None;
     };
-    given.text = given.text.trim().to_owned();
-    if given.text.contains('@') {
-        // It may hold a password.
-        given.written = "https://…@…".to_owned();
-    }
-    walk.parse(&given, remote::address)
+    walk.parse(&without_password(given.text, given.place), remote::address)
 }
 
-/// `linear` of `https://mcp.linear.app/mcp`.
-fn name_of(url: &Url) -> String {
-    let Some(url::Host::Domain(host)) = url.host() else {
-        return "remote".to_owned();
+/// Returns an address as it may be shown: before an `@` it may hold a password.
+fn without_password(text: String, place: Place) -> Given {
+    let text = text.trim().to_owned();
+    let written = match text.contains('@') {
+        true => "https://…@…".to_owned(),
+        false => text.clone(),
     };
-    let telling = host
-        .split('.')
-        .find(|label| !matches!(*label, "mcp" | "api" | "www" | "localhost"));
-    telling
+    Given { text, written, place }
+}
+
+/// `linear` of `https://mcp.linear.app/mcp`, and `files` of `http://127.0.0.1:3000/files/mcp`.
+fn name_of(url: &Url) -> String {
+    let of_host = match url.host() {
+        Some(url::Host::Domain(host)) => host
+            .split('.')
+            .find(|label| !matches!(*label, "mcp" | "api" | "www" | "localhost")),
+        Some(url::Host::Ipv4(_) | url::Host::Ipv6(_)) | None => None,
+    };
+    let of_path = || {
+        let mut segments = url.path().split('/');
+        segments.find(|segment| !matches!(*segment, "" | "mcp" | "sse" | "v1"))
+    };
+    of_host
+        .or_else(of_path)
         .and_then(name::sanitised)
         .unwrap_or_else(|| "remote".to_owned())
 }

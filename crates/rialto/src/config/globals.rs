@@ -65,11 +65,13 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
     let walk = fields.walk;
     let mut layers = Layers { environment, fields };
 
-    let listen = layers.first(
-        ("--listen", flags.listen.as_deref()),
-        &["RIALTO_LISTEN"],
-        "listen",
-    );
+    // A port alone means this machine, like an address without a host.
+    let port = flags.port.as_deref();
+    let listen_flag = match port {
+        Some(_) => ("--port", port),
+        None => ("--listen", flags.listen.as_deref()),
+    };
+    let listen = layers.first(listen_flag, &["RIALTO_LISTEN"], "listen");
     let listen = match flags.socket {
         Some(socket) => Some(passed(socket, listen, walk)),
         None => listen,
@@ -94,7 +96,11 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         &["RIALTO_MAX_MESSAGE_BYTES"],
         "max_message_bytes",
     );
-    let session_idle = layers.first(("", None), &["RIALTO_SESSION_IDLE"], "session_idle");
+    let session_idle = layers.first(
+        ("--session-idle", flags.session_idle.as_deref()),
+        &["RIALTO_SESSION_IDLE"],
+        "session_idle",
+    );
     let drain = layers.first(
         ("", None),
         &["RIALTO_DRAIN_TIMEOUT", "RIALTO_DRAIN"],

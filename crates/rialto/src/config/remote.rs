@@ -7,6 +7,7 @@ use gateway::settings::{Outages, RemoteSpec, Retry, Secret, Sharing, SignIn, Tra
 use http::{HeaderName, HeaderValue};
 use url::Url;
 
+use super::environment::Environment;
 use super::quantity;
 use super::reader::{Fields, Given};
 
@@ -52,7 +53,11 @@ pub(super) fn read(
         .map(|given| fields.walk.sources.base.join(PathBuf::from(given.text)));
     let retry = fields.choice("retry", &[("safe", Retry::Safe), ("always", Retry::Always)]);
     let sign_in = match (fields.choice("auth", &[("none", false), ("oauth", true)]), &url) {
-        (Some(true), Some(url)) => signed_in(fields, url, ca_file.as_ref()),
+        (Some(true), Some(url)) => signed_in(url, ca_file.as_ref(), fields.walk.sources.environment)
+            .unwrap_or_else(|message| {
+                fields.fail(message);
+                SignIn::No
+            }),
         (Some(false) | None, _) | (Some(true), None) => SignIn::No,
     };
     for foreign in [
@@ -83,18 +88,17 @@ pub(super) fn read(
     })
 }
 
-/// A gateway has no user in front: it uses the tokens of `rialto login`, and refreshes them.
-fn signed_in(fields: &Fields<'_, '_>, url: &Url, ca_file: Option<&PathBuf>) -> SignIn {
-    match crate::sign_in::settings(url.clone(), fields.walk.sources.environment) {
-        Ok(mut settings) => {
-            settings.http.ca_file = ca_file.cloned();
-            SignIn::OAuth(oauth::SignIn::new(settings))
-        }
-        Err(message) => {
-            fields.fail(format!("cannot sign in: {message}"));
-            SignIn::No
-        }
-    }
+/// Returns how a gateway signs in. It has no user in front: it uses the tokens of `rialto login`, and
+/// refreshes them.
+pub(super) fn signed_in(
+    url: &Url,
+    ca_file: Option<&PathBuf>,
+    environment: &Environment,
+) -> Result<SignIn, String> {
+    let mut settings = crate::sign_in::settings(url.clone(), environment)
+        .map_err(|message| format!("cannot sign in: {message}"))?;
+    settings.http.ca_file = ca_file.cloned();
+    Ok(SignIn::OAuth(oauth::SignIn::new(settings)))
 }
 
 /// Returns the address of a server.

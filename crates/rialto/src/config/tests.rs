@@ -10,11 +10,12 @@ mod sources;
 use std::time::Duration;
 
 use gateway::settings::{
-    AuditSink, BackendSpec, Capabilities, OnAuditFailure, Placement, ProcessSpec, RemoteSpec, Retry, Secret,
-    Sharing, SignIn, Start, Transport,
+    AuditSink, BackendSpec, Capabilities, OnAuditFailure, Outages, Placement, ProcessSpec, RemoteSpec, Retry,
+    Secret, Sharing, SignIn, Start, Transport,
 };
 
 use super::*;
+use crate::flags::source::SourceFlags;
 
 const FILE: &str = "destinations.yml";
 

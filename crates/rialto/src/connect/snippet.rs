@@ -56,6 +56,11 @@ fn arguments(flags: &ConnectFlags, environment: &Environment) -> Vec<Value> {
         words.extend(["--header".to_owned(), header]);
     }
     let client = &flags.client;
+    if let Some(written) = &client.static_oauth_client_info {
+        let file = Some(written.expose()).filter(|text| text.starts_with('@'));
+        let shown = file.unwrap_or(SECRET).to_owned();
+        words.extend(["--static-oauth-client-info".to_owned(), shown]);
+    }
     for scope in &client.scope {
         words.extend(["--scope".to_owned(), scope.clone()]);
     }

@@ -1,46 +1,64 @@
-//! What the help of each command ends with.
+//! What the help of each command ends with. A line has at most 80 columns, so that no terminal
+//! breaks it.
 
 pub(super) const RIALTO: &str = "\
 Examples:
-  rialto serve --demo                       the built-in demo server at http://127.0.0.1:3000/mcp
-  rialto serve -- npx -y @scope/server      one stdio server on HTTP; `rialto -- npx …` is the same
-  rialto serve --config destinations.yml    several servers, each at /NAME/mcp
-  rialto connect https://host/mcp           a remote server for a host that starts programs; `rialto https://…` is the same
-  rialto check                              does every server of destinations.yml work?
-  rialto login https://host/mcp             sign in at a remote server
-  rialto --copy-self /shared/rialto         copy this program, for an init container without a shell";
+  rialto serve --demo
+      the built-in demo server, at http://127.0.0.1:3000/mcp
+  rialto serve npx -y @scope/server
+      one stdio server on HTTP; `rialto npx -y @scope/server` is the same
+  rialto serve
+      the servers of destinations.yml, each at /NAME/mcp
+  rialto connect https://host/mcp
+      a remote server for a host that starts programs; `rialto https://…` too
+  rialto check
+      does every server of destinations.yml work?
+  rialto check https://host/mcp
+      does that server work?
+  rialto login https://host/mcp
+      sign in at a remote server
+  rialto --copy-self /shared/rialto
+      copy this program, for an init container without a shell";
 
 pub(super) const SERVE: &str = "\
 Examples:
   rialto serve --demo
-  rialto serve -- npx -y @modelcontextprotocol/server-everything
-  rialto serve --listen :8080 --env API_KEY --name search -- uvx my-search-server
+  rialto serve npx -y @modelcontextprotocol/server-everything
+  rialto serve --port 8080 --env API_KEY --name search -- uvx my-search-server
+  rialto serve --server files='npx -y @scope/files .' --server git='uvx mcp-git'
+  rialto serve https://mcp.example.com/mcp --header 'X-Api-Key: ${API_KEY}'
   rialto serve --config destinations.yml --audit audit.jsonl
 
-Variables without a flag: RIALTO_SESSION_IDLE, RIALTO_DRAIN_TIMEOUT (or RIALTO_DRAIN), RIALTO_SECRETS_FILE,
-RIALTO_AUDIT_BODIES (or AUDIT_LOG_BODIES), RIALTO_AUDIT_ON_FAILURE, RIALTO_AUDIT_CHAIN,
-RIALTO_LIMIT_…, RIALTO_TRUSTED_PROXIES, RIALTO_METRICS, RIALTO_CLUSTER_URL,
-RIALTO_CLUSTER_KEY_FILE, RIALTO_CLUSTER_LISTEN, RIALTO_CLUSTER_ADVERTISE, RIALTO_CLUSTER_PREFIX, RIALTO_CLUSTER_NAME,
-RIALTO_OTLP_ENDPOINT (or OTEL_EXPORTER_OTLP_ENDPOINT), RIALTO_OTLP_SAMPLE, RUST_LOG.
-A flag beats a variable, a variable beats the file, the file beats the default.";
+Variables without a flag: RIALTO_DRAIN_TIMEOUT (or RIALTO_DRAIN),
+RIALTO_SECRETS_FILE, RIALTO_AUDIT_BODIES (or AUDIT_LOG_BODIES),
+RIALTO_AUDIT_ON_FAILURE, RIALTO_AUDIT_CHAIN, RIALTO_LIMIT_…,
+RIALTO_TRUSTED_PROXIES, RIALTO_METRICS, RIALTO_CLUSTER_URL,
+RIALTO_CLUSTER_KEY_FILE, RIALTO_CLUSTER_LISTEN, RIALTO_CLUSTER_ADVERTISE,
+RIALTO_CLUSTER_PREFIX, RIALTO_CLUSTER_NAME, RIALTO_OTLP_ENDPOINT (or
+OTEL_EXPORTER_OTLP_ENDPOINT), RIALTO_OTLP_SAMPLE, RUST_LOG.
+A flag beats a variable, a variable beats the file, the file beats the default.
+The flags of supergateway and of both programs called mcp-proxy are understood.";
 
 pub(super) const CONNECT: &str = "\
 Examples:
   rialto connect https://mcp.example.com/mcp --print-config claude-desktop
   rialto connect https://mcp.example.com/mcp --bearer-env EXAMPLE_TOKEN
-  rialto connect https://mcp.example.com/mcp --header 'X-Api-Key: …' --request-timeout 5m
-  rialto connect https://mcp.example.com/mcp --client-id my-client --redirect-uri http://127.0.0.1:8765/callback
+  rialto connect https://mcp.example.com/mcp --header 'X-Api-Key: ${API_KEY}'
+  rialto connect https://mcp.example.com/mcp --client-id my-client \\
+      --redirect-uri http://127.0.0.1:8765/callback
   URI=https://mcp.example.com/mcp BEARER_TOKEN=… rialto
-  rialto connect -- npx -y @modelcontextprotocol/server-everything
+  rialto connect npx -y @modelcontextprotocol/server-everything
 
-stdout belongs to the protocol; logs go to stderr. The program ends when its stdin does.
-A flag beats a variable, a variable beats the default.";
+stdout belongs to the protocol; logs go to stderr. The program ends when its
+stdin does. A flag beats a variable, a variable beats the default.
+The flags of mcp-remote are understood.";
 
 pub(super) const CHECK: &str = "\
 Examples:
   rialto check
-  rialto check --config ~/.cursor/mcp.json
-  rialto check -- npx -y @modelcontextprotocol/server-everything";
+  rialto check https://mcp.example.com/mcp
+  rialto check --config ~/.cursor/mcp.json --json
+  rialto check npx -y @modelcontextprotocol/server-everything";
 
 pub(super) const AUDIT: &str = "\
 Examples:
@@ -56,8 +74,8 @@ pub(super) const CLUSTER_KEY: &str = "\
 Examples:
   (umask 077 && rialto cluster key > cluster.key)
 
-Copy the file to every replica, or mount it there as a secret, and name it in `cluster.key_file`.
-Replicas refuse a key file that other users can read.";
+Copy the file to every replica, or mount it there as a secret, and name it in
+`cluster.key_file`. Replicas refuse a key file that other users can read.";
 
 pub(super) const CLUSTER_STATUS: &str = "\
 Examples:
@@ -71,3 +89,15 @@ pub(super) const DEMO: &str = "\
 Examples:
   rialto demo-server
   rialto serve -- rialto demo-server --era legacy";
+
+pub(super) const COMPLETIONS: &str = "\
+Examples:
+  rialto completions bash > ~/.local/share/bash-completion/completions/rialto
+  rialto completions zsh > ~/.zfunc/_rialto
+  rialto completions fish > ~/.config/fish/completions/rialto.fish";
+
+pub(super) const MAN: &str = "\
+Examples:
+  rialto man | man -l -
+  rialto man serve | man -l -
+  rialto man --dir /usr/local/share/man/man1";

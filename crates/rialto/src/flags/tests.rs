@@ -63,6 +63,24 @@ fn serve_takes_all_its_flags() {
         "1m",
         "--max-sessions",
         "3",
+        "--session-idle",
+        "7m",
+        "--env-file",
+        ".env",
+        "--cwd",
+        "/w",
+        "--legacy-sse",
+        "--server",
+        "s=cat",
+        "--header",
+        "A: b",
+        "--auth",
+        "oauth",
+        "--transport",
+        "sse",
+        "--ca-file",
+        "ca.pem",
+        "-vv",
         "--allow-host",
         "a",
         "--allow-host",
@@ -87,7 +105,25 @@ fn serve_takes_all_its_flags() {
     let expected = ServeFlags {
         config: Some("d.yml".into()),
         listen: Some(":0".into()),
+        port: None,
         socket: None,
+        source: SourceFlags {
+            url: None,
+            server: vec![Secret::new("s=cat")],
+            env_file: Some(".env".into()),
+            cwd: Some("/w".into()),
+            header: vec![Secret::new("A: b")],
+            auth: Some("oauth".into()),
+            transport: Some("sse".into()),
+            ca_file: Some("ca.pem".into()),
+        },
+        legacy_sse: true,
+        session_idle: Some("7m".into()),
+        verbosity: VerbosityFlags {
+            verbose: 2,
+            quiet: false,
+        },
+        notes: Vec::new(),
         threads: Some("2".into()),
         demo: true,
         keep_going: true,
@@ -253,7 +289,8 @@ fn bad_usage_exits_with_2_and_help_with_0() {
         &[][..],
         &["serv"],
         &["serve", "--nope"],
-        &["serve", "cat"],
+        &["serve", "--port", "1", "--listen", ":2"],
+        &["serve", "-v", "-q"],
         &["serve", "--", ""],
         &["connect", "https://a", "--", "cat"],
         &["connect", "https://a", "--print-config", "emacs"],
@@ -270,6 +307,58 @@ fn bad_usage_exits_with_2_and_help_with_0() {
     ] {
         assert_eq!(parsed(line).expect_err("help").exit_code(), 0, "{line:?}");
     }
+}
+
+/// clap would advise to put the flag behind `--`, where it is a program.
+#[test]
+fn unknown_flag_is_not_answered_with_a_program_of_that_name() {
+    let error = parsed(&["serve", "--potr", "1"])
+        .expect_err("unknown")
+        .to_string();
+    assert!(error.contains("--potr") && error.contains("--port"), "{error}");
+    assert!(!error.contains("-- --potr"), "{error}");
+    let error = parsed(&["serve", "--zzzzzz"]).expect_err("unknown").to_string();
+    assert!(
+        error.contains("--zzzzzz") && !error.contains("-- --zzzzzz"),
+        "{error}"
+    );
+}
+
+#[test]
+fn verbosity_becomes_log_directives() {
+    for (flags, directives) in [
+        (&["serve", "--demo"][..], None),
+        (&["serve", "--demo", "-q"], Some("warn")),
+        (&["connect", "https://a", "-vv"], Some("trace")),
+    ] {
+        let verbosity = match parsed(flags).expect("parses") {
+            Invocation::Serve(flags) => flags.verbosity,
+            Invocation::Connect(flags) => flags.verbosity,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(verbosity.directives(), directives, "{flags:?}");
+    }
+}
+
+/// Help is read in a terminal of 80 columns too, where a longer line of an example would be broken.
+#[test]
+fn no_line_of_an_example_is_broken() {
+    let mut command = CommandLine::command().term_width(80);
+    command.build();
+    let mut commands = vec![&command];
+    let mut examples = 0;
+    while let Some(command) = commands.pop() {
+        commands.extend(command.get_subcommands());
+        let text = command
+            .get_after_help()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        for line in text.lines() {
+            assert!(line.chars().count() <= 80, "{}: {line}", command.get_name());
+            examples += 1;
+        }
+    }
+    assert!(examples > 40, "{examples}");
 }
 
 #[test]

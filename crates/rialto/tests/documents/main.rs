@@ -37,22 +37,32 @@ fn help(verb: &str) -> Vec<String> {
         .expect("the binary runs");
     let text = String::from_utf8(output.stdout).expect("help is text");
     let mut flags: Vec<String> = Vec::new();
-    let options = text.split("Options:").nth(1).expect("every command has options");
-    for line in options
-        .lines()
-        .map(str::trim)
-        .take_while(|line| *line != "Examples:")
-    {
-        if line.starts_with("--") {
-            flags.push(line.to_owned());
-        } else if line.starts_with("-h,") {
-            break;
-        } else if let Some(flag) = flags.last_mut() {
+    // Flags are in groups. The argument without a name is none, and ends the flag before it.
+    let mut is_flag = false;
+    for line in text.lines().take_while(|line| *line != "Examples:") {
+        let trimmed = line.trim();
+        let (short, long) = trimmed.split_once(", ").unwrap_or(("", trimmed));
+        let is_short = short.len() == 2 && short.starts_with('-');
+        if trimmed.starts_with("--") || (is_short && long.starts_with("--")) {
+            is_flag = !matches!(short, "-h" | "-V");
+            flags.extend(is_flag.then(|| long_first(trimmed)));
+        } else if trimmed.is_empty() || !line.starts_with("          ") {
+            is_flag = false;
+        } else if let Some(flag) = flags.last_mut().filter(|_| is_flag) {
             flag.push(' ');
-            flag.push_str(line);
+            flag.push_str(trimmed);
         }
     }
+    assert!(text.contains("--help"), "every command has help: {text}");
     flags
+}
+
+/// A line of help that begins with the long name of its flag.
+fn long_first(line: &str) -> String {
+    match line.split_once(", ") {
+        Some((short, long)) if short.len() == 2 => long.to_owned(),
+        _ => line.to_owned(),
+    }
 }
 
 fn flag_name(line: &str) -> &str {
@@ -84,6 +94,7 @@ fn every_flag_is_documented_and_every_documented_flag_exists() {
         "logout",
         "status",
         "token",
+        "man",
     ]
     .into_iter()
     .flat_map(help)
@@ -95,7 +106,7 @@ fn every_flag_is_documented_and_every_documented_flag_exists() {
         documented
             .iter()
             .map(String::as_str)
-            .filter(|flag| !flag.starts_with("-- ")),
+            .filter(|flag| flag.starts_with("--") && !flag.starts_with("-- ")),
     );
     assert!(exist.len() > 10, "{exist:?}");
     assert_eq!(documented, exist);

@@ -33,12 +33,29 @@ pub(super) fn read(
     if let Some(token) = bearer(flags, environment, authorized, walk) {
         headers.push((header::AUTHORIZATION, token));
     }
+    warn_of_clear_text(&headers, url, walk);
+    headers
+}
+
+/// Returns the headers of flags alone.
+pub(super) fn of_flags(flags: &[Secret], url: &Url, walk: &Walk<'_>) -> Vec<(HeaderName, Secret)> {
+    let mut headers = Vec::new();
+    for line in flags {
+        match header(line.expose(), walk) {
+            Ok(header) => headers.push(header),
+            Err(message) => walk.fail(Place::Flag("--header"), message),
+        }
+    }
+    warn_of_clear_text(&headers, url, walk);
+    headers
+}
+
+fn warn_of_clear_text(headers: &[(HeaderName, Secret)], url: &Url, walk: &Walk<'_>) {
     if !headers.is_empty() && url.scheme() == "http" && !is_near(url) {
         walk.note(
             "the headers, which may be secrets, are sent without encryption: use https if the server has it",
         );
     }
-    headers
 }
 
 /// Every line that is a header, and where it stands.

@@ -204,9 +204,9 @@ fn wrong_flags_and_variables_are_named_as_such() {
         "--listen: `x` is wrong",
         "--max-sessions: `0` is wrong",
         "--allow-origin: `x` is wrong",
-        "--name: is for `-- COMMAND` only",
-        "--process: is for `-- COMMAND` only",
-        "--env: is for `-- COMMAND` only",
+        "--name: is for servers of the command line",
+        "--process: is for servers of the command line",
+        "--env: is for servers of the command line",
         "environment variable RIALTO_REQUEST_TIMEOUT: `30` is wrong: a duration needs a unit: write 30s",
         "environment variable RIALTO_AUDIT_BODIES: ",
     ] {
@@ -265,6 +265,119 @@ fn a_single_command_takes_its_name_and_environment_from_variables_too() {
     assert_eq!(only(&loaded).name, "kitty");
     assert_eq!(only(&loaded).instances.sharing, Sharing::PerIdentity);
     assert_eq!(process(only(&loaded)).env["B"].expose(), "x,y");
+}
+
+#[test]
+fn servers_of_the_command_line_have_their_names_and_one_environment() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("keys.env");
+    std::fs::write(&file, "# keys\nexport A='x y'\nB=\"2\"\nC=3\n\n").expect("written");
+    let flags = ServeFlags {
+        source: SourceFlags {
+            server: ["files=npx -y 'a b' ${HOME}", "linear=https://mcp.linear.app/mcp"]
+                .map(Secret::new)
+                .to_vec(),
+            env_file: file.to_str().map(str::to_owned),
+            cwd: Some("/w".into()),
+            header: vec![Secret::new("X-Key: ${KEY}")],
+            ..SourceFlags::default()
+        },
+        env: vec![Secret::new("C=4")],
+        legacy_sse: true,
+        port: Some("8080".into()),
+        ..ServeFlags::default()
+    };
+    let loaded = settings(
+        &flags,
+        &environment([("HOME", "/h"), ("KEY", "k"), ("BEARER_TOKEN", "t")]),
+    );
+    let settings = loaded.expect("loads").settings;
+    assert_eq!(settings.listen, "127.0.0.1:8080".parse().expect("an address"));
+    assert_eq!(settings.root_destination, None, "there are two");
+    let [files, linear] = settings.destinations.as_slice() else {
+        panic!("{:?}", settings.destinations);
+    };
+    assert_eq!((files.name.as_str(), linear.name.as_str()), ("files", "linear"));
+    assert!(files.legacy_sse && linear.legacy_sse);
+    let process = process(files);
+    assert_eq!(process.argv, ["npx", "-y", "a b", "/h"]);
+    assert_eq!(process.cwd.as_deref(), Some(Path::new("/w")));
+    let env = |name: &str| process.env.get(name).map(|value| value.expose().to_owned());
+    assert_eq!(
+        [env("A"), env("B"), env("C")].map(Option::unwrap),
+        ["x y", "2", "4"]
+    );
+    let remote = remote(linear);
+    let headers: Vec<_> = remote
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.expose()))
+        .collect();
+    assert_eq!(
+        headers,
+        [("x-key", "k")],
+        "a gateway takes no token that merely is there"
+    );
+    assert!(matches!(remote.sign_in, SignIn::No));
+}
+
+#[test]
+fn one_remote_server_is_served_at_the_root_too() {
+    let flags = ServeFlags {
+        source: SourceFlags {
+            url: Some("http://127.0.0.1:9/files/mcp".into()),
+            transport: Some("http-only".into()),
+            ..SourceFlags::default()
+        },
+        ..ServeFlags::default()
+    };
+    let loaded = settings(&flags, &Environment::default()).expect("loads");
+    assert_eq!(loaded.settings.root_destination.as_deref(), Some("files"));
+    let remote = remote(only(&loaded));
+    assert_eq!(remote.transport, Transport::StreamableHttp);
+    assert_eq!(remote.outages, Outages::Refuse);
+}
+
+#[test]
+fn wrong_servers_of_the_command_line_are_named_and_their_secrets_are_not() {
+    let with = |change: fn(&mut ServeFlags)| {
+        let mut flags = ServeFlags::default();
+        change(&mut flags);
+        let error = settings(&flags, &Environment::default())
+            .expect_err("wrong")
+            .to_string();
+        assert!(!error.contains("geheim"), "{error}");
+        error
+    };
+    let error = with(|flags| flags.source.server = vec![Secret::new("npx --key geheim")]);
+    assert!(
+        error.starts_with("--server: write a name and a command"),
+        "{error}"
+    );
+    let error = with(|flags| flags.source.server = vec![Secret::new("A b=npx geheim")]);
+    assert!(error.contains("write `a-b`"), "{error}");
+    let error = with(|flags| flags.source.server = ["a=cat", "a=cat geheim"].map(Secret::new).to_vec());
+    assert!(error.contains("`a` is the name of two servers"), "{error}");
+    let error = with(|flags| {
+        flags.command = vec!["cat".into()];
+        flags.source.header = vec![Secret::new("A: geheim")];
+    });
+    assert!(error.contains("--header: is for a remote server"), "{error}");
+    let error = with(|flags| {
+        flags.demo = true;
+        flags.source.url = Some("https://u:geheim@h".into());
+    });
+    assert!(error.contains("does not go together"), "{error}");
+    let error = with(|flags| flags.source.url = Some("https://u:geheim@h".into()));
+    assert!(error.contains("credentials in an address"), "{error}");
+    let error = with(|flags| {
+        flags.demo = true;
+        flags.source.env_file = Some("/nowhere/at/all".into());
+    });
+    assert!(
+        error.contains("/nowhere/at/all") && error.contains("--env-file"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -400,7 +513,7 @@ fn how_to_log_is_known_before_the_settings() {
         ..ServeFlags::default()
     };
     let environment = environment([("RUST_LOG", "debug"), ("RIALTO_LOG_FORMAT", "xml")]);
-    let log = log_settings(flags.log_format.as_deref(), &environment).expect("settings");
+    let log = log_settings(flags.log_format.as_deref(), flags.verbosity, &environment).expect("settings");
     assert_eq!(
         log,
         LogSettings {
@@ -415,10 +528,17 @@ fn how_to_log_is_known_before_the_settings() {
         ("TERM", "dumb", false),
         ("TERM", "xterm", true),
     ] {
-        let log = log_settings(None, &super::environment([(variable, value)])).expect("settings");
+        let log = log_settings(
+            None,
+            VerbosityFlags::default(),
+            &super::environment([(variable, value)]),
+        )
+        .expect("settings");
         assert_eq!(log.colour, colour, "{variable}={value}");
     }
-    let error = log_settings(None, &environment).expect_err("xml").to_string();
+    let error = log_settings(None, VerbosityFlags::default(), &environment)
+        .expect_err("xml")
+        .to_string();
     assert!(
         error.starts_with("environment variable RIALTO_LOG_FORMAT: `xml` is wrong"),
         "{error}"
