@@ -55,6 +55,12 @@ pub(crate) enum Invocation {
     /// Manage a fleet of replicas
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Print the completions of a shell
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(CompletionsFlags),
+    /// Print a page of the manual, or write all pages
+    #[command(after_help = examples::MAN)]
+    Man(ManFlags),
     /// Copies this program; typed as `rialto --copy-self PATH`.
     #[command(hide = true)]
     CopySelf(CopySelfFlags),
@@ -365,6 +371,25 @@ pub(crate) struct ClusterStatusFlags {
     pub(crate) json: bool,
 }
 
+/// `rialto completions`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct CompletionsFlags {
+    /// The shell
+    #[arg(value_name = "SHELL", value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// `rialto man`.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub(crate) struct ManFlags {
+    /// The command whose page is printed; without it, that of rialto itself
+    #[arg(value_name = "COMMAND", conflicts_with = "dir")]
+    pub(crate) command: Vec<String>,
+    /// Write all pages to this directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
 /// `rialto --copy-self`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct CopySelfFlags {
@@ -393,6 +418,23 @@ pub(crate) struct WardenFlags {
 struct CommandLine {
     #[command(subcommand)]
     invocation: Invocation,
+}
+
+/// Returns the commands that people see, without those that only programs call: completions and
+/// the manual are made from them.
+pub(crate) fn shown() -> clap::Command {
+    let whole = CommandLine::command();
+    let shown: Vec<_> = whole
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+        .cloned()
+        .collect();
+    clap::Command::new("rialto")
+        .version(env!("RIALTO_VERSION"))
+        .about(whole.get_about().cloned().unwrap_or_default())
+        .after_help(examples::RIALTO)
+        .subcommand_required(true)
+        .subcommands(shown)
 }
 
 /// Why there is no invocation.

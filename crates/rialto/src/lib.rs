@@ -12,6 +12,7 @@ mod copy_self;
 mod demo;
 pub mod flags;
 mod serve;
+mod shell;
 mod sign_in;
 mod telemetry;
 mod token;
@@ -55,6 +56,8 @@ pub fn run() -> ExitCode {
         Invocation::Token(flags) => token::run(&flags),
         Invocation::Cluster(ClusterCommand::Key(_)) => cluster_key::run(),
         Invocation::Cluster(ClusterCommand::Status(flags)) => cluster_status::run(&flags, &environment),
+        Invocation::Completions(flags) => shell::completions(&flags),
+        Invocation::Man(flags) => shell::man(&flags),
         Invocation::CopySelf(flags) => copy_self::run(&flags),
         Invocation::Warden(_) => warden(),
     }

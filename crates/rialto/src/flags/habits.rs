@@ -172,6 +172,8 @@ fn not_a_command(first: &str, args: &[OsString]) -> String {
         "audit",
         "cluster",
         "demo-server",
+        "completions",
+        "man",
     ];
     if let Some(near) = known.iter().find(|known| is_near(known, first)) {
         return format!("`{first}` is not a command of Rialto. Did you mean this?\n\n    rialto {near}");
