@@ -55,6 +55,16 @@ impl Gateway {
         probes
     }
 
+    /// The principal of requests that Rialto makes itself.
+    pub const OWN_PRINCIPAL: &'static str = "rialto (itself)";
+
+    /// Tries out one destination of a gateway that serves: starts its server, if none runs, and
+    /// counts its tools. `None`: there is no such destination.
+    pub async fn try_out(&self, destination: &str) -> Option<Probe> {
+        let destination = self.config().destinations.get(destination).cloned()?;
+        Some(self.probe_one(&destination).await)
+    }
+
     async fn probe_one(&self, destination: &Endpoint) -> Probe {
         let began = self.clock.now();
         let result = present(destination).await;
@@ -125,7 +135,11 @@ async fn open_session(
 ) -> Result<(Arc<SessionHandle>, Value), String> {
     let opening = SessionOpen::Initialize(message.clone(), Accepts::Json);
     let (handle, call) = destination
-        .open(Principal::anonymous(), &HeaderMap::new(), opening)
+        .open(
+            Principal::named(Gateway::OWN_PRINCIPAL),
+            &HeaderMap::new(),
+            opening,
+        )
         .map_err(|refusal| refusal.text())?;
     let call = call.ok_or("the handshake could not begin")?;
     let welcome = answer_of(handle.answer(call).await)?;

@@ -93,6 +93,14 @@ impl Ending<'_> {
         }
     }
 
+    /// Returns the limit for which Rialto refused the request, if it was one.
+    fn limit(self) -> Option<&'static str> {
+        match self {
+            Self::Refused(refused) => refused.limit,
+            Self::Failed(_) | Self::Done | Self::Error | Self::Closed => None,
+        }
+    }
+
     /// Returns why Rialto refused the request or gave up the call, as `data.reason` of the answer
     /// has it.
     pub(crate) fn reason(self) -> Option<&'static str> {

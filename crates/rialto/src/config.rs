@@ -52,6 +52,8 @@ pub struct Loaded {
     /// Where spans go, if anywhere.
     pub(crate) traces: Option<TraceSettings>,
     pub notes: Vec<String>,
+    /// Whether each call is a line of the log, if that was chosen.
+    pub(crate) access_log: Option<bool>,
     /// The files that were read.
     pub(crate) files: Vec<PathBuf>,
 }
@@ -330,6 +332,7 @@ fn complete(
             Ok(Loaded {
                 settings,
                 traces: globals.traces,
+                access_log: globals.access_log,
                 notes,
                 files,
             })

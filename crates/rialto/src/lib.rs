@@ -15,6 +15,7 @@ mod serve;
 mod shell;
 mod sign_in;
 mod telemetry;
+mod terminal;
 mod token;
 mod traces;
 

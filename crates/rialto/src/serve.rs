@@ -6,6 +6,7 @@
 //! threads at any step. `docs/performance.md` has the figures.
 
 mod reload;
+mod shown;
 mod systemd;
 
 use std::fmt::Write as _;
@@ -28,7 +29,8 @@ use tokio::sync::oneshot;
 
 use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
 use crate::flags::ServeFlags;
-use crate::{exit, fail, telemetry, traces};
+use crate::terminal::Terminal;
+use crate::{exit, fail, traces};
 use reload::{Reloader, Watch};
 use systemd::Notifier;
 
@@ -54,13 +56,14 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         settings,
         traces,
         notes,
+        access_log,
         files,
     } = match config::settings(flags, environment) {
         Ok(loaded) => loaded,
         Err(error) => return fail(ConfigError::EXIT_CODE, &error.to_string()),
     };
-    let telemetry = match telemetry::init(&logs) {
-        Ok(telemetry) => telemetry,
+    let (telemetry, terminal) = match shown::start(logs.clone(), flags.verbosity, access_log, environment) {
+        Ok(started) => started,
         Err(error) => return fail(exit::CONFIGURATION, &format!("{error:#}")),
     };
     close_to_children();
@@ -95,6 +98,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
     let outlets = Outlets {
         format: logs.format,
         log: telemetry.sink(),
+        terminal,
         spans,
     };
     let serving = serve(&settings, flags, environment, (threads, outlets), watched, passed);
@@ -131,10 +135,12 @@ pub(crate) fn launcher() -> Launcher {
     launcher.adopting()
 }
 
-/// The log of Rialto.
+/// What Rialto writes to.
 struct Outlets {
     format: LogFormat,
-    log: LineSink,
+    /// The log, unless a terminal shows it.
+    log: Option<LineSink>,
+    terminal: Option<Terminal>,
     spans: Option<Arc<SpanSink>>,
 }
 
@@ -155,7 +161,9 @@ async fn serve(
         Ok(gateway) => gateway,
         Err(error) => return cannot_start(error),
     };
-    gateway.show_log(outlets.log);
+    if let Some(log) = outlets.log {
+        gateway.show_log(log);
+    }
     if let Some(spans) = outlets.spans {
         gateway.trace_to(spans);
     }
@@ -186,14 +194,15 @@ async fn serve(
     };
     let destinations = settings.destinations.len();
     tracing::info!(listening = %address, socket, destinations, "listening");
-    match outlets.format {
-        LogFormat::Human => {
+    match (outlets.terminal, outlets.format) {
+        (Some(terminal), _) => shown::begin(&terminal, &gateway, settings, address),
+        (None, LogFormat::Human) => {
             // If stderr is closed, the line is lost, and not needed.
             let _ = std::io::stderr()
                 .lock()
                 .write_all(greeting(settings, address).as_bytes());
         }
-        LogFormat::Json => {
+        (None, LogFormat::Json) => {
             for destination in &settings.destinations {
                 let url = format!("{}://{address}/{}/mcp", scheme(settings), destination.name);
                 tracing::info!(destination = %destination.name, url, "serving");
@@ -323,13 +332,17 @@ fn scheme(settings: &Settings) -> &'static str {
     }
 }
 
+/// Returns where this machine reaches the listener.
+fn reachable(address: SocketAddr) -> String {
+    match address.ip().is_unspecified() {
+        true => format!("localhost:{}", address.port()),
+        false => address.to_string(),
+    }
+}
+
 /// Returns what a person sees first: where everything is, and what to paste into a client.
 fn greeting(settings: &Settings, address: SocketAddr) -> String {
-    let host = if address.ip().is_unspecified() {
-        format!("localhost:{}", address.port())
-    } else {
-        address.to_string()
-    };
+    let host = reachable(address);
     let scheme = scheme(settings);
     let mut text = String::from("\n");
     for destination in &settings.destinations {

@@ -20,9 +20,11 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields, MakeWriter};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::{LogFormat, LogSettings};
+use crate::terminal::{Events, Terminal, Wanted};
 
 /// How long the end of the process waits for the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -31,18 +33,31 @@ const LAST_LINES: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 #[must_use = "dropping it at once would leave the last lines unwritten"]
 pub(crate) struct Telemetry {
-    sink: LineSink,
+    output: Output,
+}
+
+/// Where events go.
+#[derive(Debug)]
+enum Output {
+    Lines(LineSink),
+    Terminal(Terminal),
 }
 
 impl Telemetry {
-    /// Returns where the lines go.
-    pub(crate) fn sink(&self) -> LineSink {
-        self.sink.clone()
+    /// Returns where the lines go, if they are not shown on a terminal.
+    pub(crate) fn sink(&self) -> Option<LineSink> {
+        match &self.output {
+            Output::Lines(sink) => Some(sink.clone()),
+            Output::Terminal(_) => None,
+        }
     }
 
     /// Waits until the lines so far are written; for code that ends the process without returning.
     pub(crate) fn flush(&self) -> bool {
-        self.sink.flush(LAST_LINES)
+        match &self.output {
+            Output::Lines(sink) => sink.flush(LAST_LINES),
+            Output::Terminal(terminal) => terminal.finish(),
+        }
     }
 }
 
@@ -62,7 +77,29 @@ pub(crate) fn init(settings: &LogSettings) -> anyhow::Result<Telemetry> {
     tracing::subscriber::set_global_default(subscriber(settings.format, filter, has_colour, lines))
         .context("logs are set up already")?;
     panic::set_hook(Box::new(log_panic));
-    Ok(Telemetry { sink })
+    Ok(Telemetry {
+        output: Output::Lines(sink),
+    })
+}
+
+/// Sets up logs for the whole process, shown on a terminal.
+pub(crate) fn init_terminal(
+    directives: &str,
+    terminal: &Terminal,
+    wanted: Wanted,
+) -> anyhow::Result<Telemetry> {
+    let events = Events {
+        terminal: terminal.clone(),
+        wanted,
+    };
+    let subscriber = tracing_subscriber::registry()
+        .with(filter(Some(directives))?)
+        .with(events);
+    tracing::subscriber::set_global_default(subscriber).context("logs are set up already")?;
+    panic::set_hook(Box::new(log_panic));
+    Ok(Telemetry {
+        output: Output::Terminal(terminal.clone()),
+    })
 }
 
 fn filter(directives: Option<&str>) -> anyhow::Result<EnvFilter> {

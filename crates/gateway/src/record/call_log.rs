@@ -15,12 +15,15 @@ pub(crate) fn write(subject: &Subject<'_>, record: &Record<'_>) {
     tracing::debug!(
         destination = %subject.destination,
         session = subject.session.as_ref().map(|session| session.as_str()),
+        principal = %subject.principal,
         http_method = %record.http_method,
         method = method.as_deref(),
         tool = tool.as_deref(),
         status = record.status,
         outcome = %record.ending.outcome().as_str(),
         reason = record.ending.reason(),
+        limit = record.ending.limit(),
+        response_bytes = record.response_bytes,
         latency_ms = u64::try_from(record.latency.as_millis()).unwrap_or(u64::MAX),
         "call ended"
     );

@@ -55,6 +55,8 @@ pub(super) struct Globals {
     pub(super) traces: Option<TraceSettings>,
     pub(super) audit: AuditSettings,
     pub(super) keep_going: bool,
+    /// Whether each call is a line of the log; by default where a terminal shows it.
+    pub(super) access_log: Option<bool>,
     pub(super) defaults: Defaults,
 }
 
@@ -145,6 +147,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
     let auth = auth::read(flags, &mut layers);
     let limits = limits::read(&mut layers);
     let metrics = layers.first(("", None), &["RIALTO_METRICS"], "metrics");
+    let access_log = layers.first(("", None), &["RIALTO_ACCESS_LOG"], "access_log");
     let traces = traces(&mut layers);
     let audit = audit(flags, &mut layers);
     let is_said = |flag: bool, variable: &'static str| {
@@ -208,6 +211,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         traces,
         audit,
         keep_going,
+        access_log: access_log.and_then(|given| walk.parse(&given, quantity::truth)),
         defaults: Defaults {
             request_timeout: judged(request_timeout, timeout_form, REQUEST_TIMEOUT),
             stream_timeout: judged(stream_timeout, quantity::time_or_off, STREAM_TIMEOUT),

@@ -67,7 +67,8 @@ fn program_with_a_space_in_its_path_is_no_quoted_command() {
     let program = directory.path().join("my server");
     std::fs::write(&program, "").expect("written");
     let program = program.to_str().expect("text");
-    becomes(&["serve", program], &format!("serve -- {program}"));
+    let understood = understood(&["serve", program], &[]).expect("accepted");
+    assert_eq!(understood.args, ["rialto", "serve", "--", program]);
 }
 
 #[test]
