@@ -215,16 +215,18 @@ impl Server {
     /// Returns the same at another address.
     fn at(&self, host: &str, port: u16) -> Self {
         let host = host.to_owned();
-        let address = match self.info.addr() {
+        let address = if let ConnectionAddr::TcpTls {
+            insecure, tls_params, ..
+        } = self.info.addr()
+        {
             ConnectionAddr::TcpTls {
-                insecure, tls_params, ..
-            } => ConnectionAddr::TcpTls {
                 host,
                 port,
                 insecure: *insecure,
                 tls_params: tls_params.clone(),
-            },
-            _ => ConnectionAddr::Tcp(host, port),
+            }
+        } else {
+            ConnectionAddr::Tcp(host, port)
         };
         Self {
             info: self.info.clone().set_addr(address),
@@ -303,10 +305,8 @@ async fn ask_node(node: &Server, config: &AsyncConnectionConfig, key: &str) -> R
         let Err(error) = asked else {
             return Ok(found);
         };
-        let next = match error.kind() {
-            ErrorKind::Server(ServerErrorKind::Moved) => error.redirect_node(),
-            _ => None,
-        };
+        let is_moved = error.kind() == ErrorKind::Server(ServerErrorKind::Moved);
+        let next = error.redirect_node().filter(|_| is_moved);
         let next = next.and_then(|(address, _)| address.rsplit_once(':'));
         let Some((host, Ok(port))) = next.map(|(host, port)| (host, port.parse::<u16>())) else {
             return Err(server.not_found(error));
