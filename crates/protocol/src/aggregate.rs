@@ -10,10 +10,17 @@
 //! | [`Offer`] | what one member offered last; it can be stored |
 //! | [`View`] | what clients see: exact tables of names, merged lists, one declaration |
 //!
+//! | Machine | What it does |
+//! |---|---|
+//! | [`OfferReader`] | reads what one member offers, and again when that changes |
+//! | [`Catalogue`] | makes views of what members offer and how they are |
+//! | [`Conversation`] | routes between one client and the members |
+//!
 //! Messages are rewritten by splicing at known places alone (`rewriting`). Text and structured
 //! content stay bytes.
 
 mod catalogue;
+mod conversation;
 mod names;
 mod offer;
 mod places;
@@ -26,6 +33,7 @@ mod uris;
 mod view;
 
 pub use catalogue::{Catalogue, CatalogueOutput};
+pub use conversation::{Conversation, ConversationOutput, CursorSeal, NoCursors, Routed};
 pub use offer::{ListKind, Offer, OfferedList};
 pub use plan::{
     AggregateLimits, Annotations, Member, MemberName, MemberSpec, Plan, PlanError, PlanSpec, ToolRules,

@@ -10,11 +10,6 @@
     clippy::disallowed_types
 )]
 
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the conversation of a client, which follows, uses the rest"
-)]
 pub mod aggregate;
 pub mod backend_face;
 pub mod buffer_budget;

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::object::may_have;
 use crate::wire::header::{PARAM_PREFIX, encode};
 
 pub use arguments::{ArgumentsError, arguments_of};
@@ -21,6 +22,11 @@ pub use catalogue::{Added, CatalogueError, CatalogueLimits, KnownTool, TaskSuppo
 pub use offer::{Withheld, without_invalid};
 
 pub(crate) const ANNOTATION: &str = "x-mcp-header";
+
+/// Returns whether a tool may have annotations: looked at before it is read.
+pub(crate) fn annotates(raw: &str) -> bool {
+    may_have(raw.as_bytes(), &[ANNOTATION])
+}
 
 /// Annotations that one tool may have. Servers let in about a hundred headers altogether.
 pub const MAX_HEADERS: usize = 64;

@@ -121,6 +121,15 @@ impl Catalogue {
         }
     }
 
+    /// Takes the page at which the user of a member can sign in; `None` if there is none.
+    pub fn handle_sign_in(&mut self, now: Moment, member: &str, page: Option<Arc<str>>) {
+        let facts = self.position(member).and_then(|at| self.facts.get_mut(at));
+        if let Some(facts) = facts.filter(|facts| facts.sign_in != page) {
+            facts.sign_in = page;
+            self.note(now, Change::States);
+        }
+    }
+
     /// Takes another plan. What is known of members that stay is kept.
     pub fn handle_plan(&mut self, plan: Arc<Plan>) {
         let known = |name: &str| {

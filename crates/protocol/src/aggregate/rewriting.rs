@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | URIs of results, prompts, resources, user interfaces, updates | qualified | — |
 //! | `params.uri`, `params.ref.uri` | — | the member's own |
-//! | ids of tasks | `NAME.id` | the member's own |
+//! | ids of tasks | `NAME:id` | the member's own |
 //! | `requestState` | `NAME:state` | the member's own; another member's is refused |
 //! | questions | the member's title before the text, `includeContext` without `thisServer` | — |
 //! | `logger` | `NAME/logger` | — |
@@ -57,6 +57,14 @@ const URIS: [&[Step]; 14] = [
     &[Key("result"), Key("_meta"), Key("ui/resourceUri")],
 ];
 
+/// What stands between the name of a member and its own id. No name of a member has it.
+const MARK: &str = ":";
+
+/// Returns the member that an id of a task or a state names, and the member's own.
+pub(crate) fn split_mark(shown: &str) -> Option<(&str, &str)> {
+    shown.split_once(MARK)
+}
+
 /// A member as its messages name it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Speaker<'a> {
@@ -70,13 +78,15 @@ pub(crate) struct Speaker<'a> {
 pub(crate) struct ForeignState;
 
 impl Speaker<'_> {
-    fn task_id(&self, own: &str) -> String {
-        [self.member.name(), ".", own].concat()
+    /// Returns the id of a task, or a state, as the client sees it.
+    fn marked(&self, own: &str) -> String {
+        [self.member.name(), MARK, own].concat()
     }
 
-    fn own_task_id(&self, shown: &str) -> Option<String> {
-        let rest = shown.strip_prefix(&**self.member.name())?;
-        rest.strip_prefix('.').map(str::to_owned)
+    /// Returns the member's own; `None` if it is another member's.
+    fn unmarked(&self, shown: &str) -> Option<String> {
+        let (member, own) = split_mark(shown)?;
+        (member == &**self.member.name()).then(|| own.to_owned())
     }
 
     // Towards the client.
@@ -100,9 +110,7 @@ impl Speaker<'_> {
         }
         edited(message, Member::Result, |raw, edits| {
             self.outcome(raw, edits);
-            edits.strings(raw, &[&[Key("requestState")]], |state| {
-                Some([self.member.name(), ":", state].concat())
-            });
+            edits.strings(raw, &[&[Key("requestState")]], |state| Some(self.marked(state)));
             self.questions(raw, edits);
         })
     }
@@ -110,7 +118,7 @@ impl Speaker<'_> {
     /// Rewrites the URIs and the ids of tasks in a result, or in the parameters of a notification
     /// about a task.
     fn outcome(&self, raw: &str, edits: &mut Edits) {
-        edits.strings(raw, &TASKS, |id| Some(self.task_id(id)));
+        edits.strings(raw, &TASKS, |id| Some(self.marked(id)));
         if self.member.tag().is_some() {
             edits.strings(raw, &URIS, |uri| Some(self.member.shown_uri(uri)));
         }
@@ -165,7 +173,7 @@ impl Speaker<'_> {
     }
 
     fn related_task(&self, raw: &str, edits: &mut Edits) {
-        edits.strings(raw, &[&RELATED_ID], |id| Some(self.task_id(id)));
+        edits.strings(raw, &[&RELATED_ID], |id| Some(self.marked(id)));
     }
 
     /// Returns a question of the member as the client sees it, which names the member.
@@ -202,14 +210,14 @@ impl Speaker<'_> {
     /// Returns a request about a task under the member's own id. The id must have been looked up.
     pub(crate) fn own_task_request(&self, message: &Message) -> Message {
         let own = edited(message, Member::Params, |raw, edits| {
-            edits.strings(raw, &[&[Key("taskId")]], |id| self.own_task_id(id));
+            edits.strings(raw, &[&[Key("taskId")]], |id| self.unmarked(id));
             self.own_related_task(raw, edits);
         });
         own.unwrap_or_else(|| message.clone())
     }
 
     fn own_related_task(&self, raw: &str, edits: &mut Edits) {
-        edits.strings(raw, &[&RELATED_ID], |id| self.own_task_id(id));
+        edits.strings(raw, &[&RELATED_ID], |id| self.unmarked(id));
     }
 
     /// Returns a client's answer as the member sees it; `None` if it stays as it is.
@@ -232,10 +240,9 @@ impl Speaker<'_> {
         let mut is_foreign = false;
         let own = edited(&message, Member::Params, |raw, edits| {
             edits.strings(raw, &[&[Key("requestState")]], |state| {
-                let own = state.strip_prefix(&**self.member.name());
-                let own = own.and_then(|rest| rest.strip_prefix(':'));
+                let own = self.unmarked(state);
                 is_foreign |= own.is_none();
-                own.map(str::to_owned)
+                own
             });
         });
         match is_foreign {
@@ -336,7 +343,7 @@ mod tests {
             ),
             (
                 r#"{"taskId":"t","status":"completed","result":{"content":[{"uri":"file:///a"}],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"}}}}"#,
-                r#"{"taskId":"files.t","status":"completed","result":{"content":[{"uri":"files+file:///a"}],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"files.t"}}}}"#,
+                r#"{"taskId":"files:t","status":"completed","result":{"content":[{"uri":"files+file:///a"}],"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"files:t"}}}}"#,
             ),
         ] {
             assert_eq!(reply(result).as_deref(), Some(shown));
@@ -408,13 +415,13 @@ mod tests {
         );
         assert!(
             shown(r#"{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{"taskId":"t","status":"working"}}"#)
-                .contains(r#""taskId":"files.t""#)
+                .contains(r#""taskId":"files:t""#)
         );
     }
 
     #[test]
     fn request_names_what_the_member_knows() {
-        let get = message(r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"files.t.1"}}"#);
+        let get = message(r#"{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"taskId":"files:t.1"}}"#);
         let own = speaking(None, |speaker| speaker.own_task_request(&get));
         assert!(text(&own).contains(r#""taskId":"t.1""#));
         let complete = message(
@@ -425,7 +432,7 @@ mod tests {
         let own = own_completion(&complete, &CompletionRef::Resource("file:///{p}".to_owned()));
         assert!(text(&own).contains(r#""uri":"file:///{p}""#));
         let answer = message(
-            r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"files.t"}}}}"#,
+            r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"files:t"}}}}"#,
         );
         let own = speaking(None, |speaker| speaker.answer(&answer)).unwrap();
         assert!(text(&own).contains(r#""taskId":"t""#));

@@ -10,18 +10,26 @@ mod tables;
 
 use std::sync::{Arc, OnceLock};
 
+use serde_json::Value;
+
+use super::names::Fingerprint;
 use super::offer::{ListKind, Offer};
-use super::plan::{MemberName, Plan};
+use super::plan::{MemberName, Plan, ToolsMode};
 use super::rewriting::Speaker;
 use super::search::Index;
 use super::uris;
+use crate::exchange::Client;
 use crate::message::quoted;
+use crate::{mcp_apps, task};
 use declaration::Declarations;
 pub(crate) use listing::ListRequest;
 use listing::Rendered;
 pub(crate) use tables::Item;
 use tables::Tables;
 pub use tables::Withheld;
+
+/// Extensions whose methods Rialto knows, or that have none for servers.
+const KNOWN_EXTENSIONS: [&str; 2] = [task::EXTENSION, mcp_apps::EXTENSION];
 
 /// How a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,6 +69,8 @@ pub(crate) struct MemberFacts {
     pub(crate) since: u64,
     /// It was down for so long that its items are not shown.
     pub(crate) is_hidden: bool,
+    /// The page at which its user can sign in, if there is one.
+    pub(crate) sign_in: Option<Arc<str>>,
 }
 
 /// What the clients of an aggregate see.
@@ -169,6 +179,17 @@ impl View {
             .map(|(member, _)| member.name())
     }
 
+    /// Returns whether a member of which nothing is known may be known soon.
+    pub(crate) fn may_become_known(&self) -> bool {
+        self.members.iter().any(|member| {
+            let may_answer = match member.state {
+                MemberState::Ok | MemberState::Idle | MemberState::Starting => true,
+                MemberState::Down | MemberState::SignInNeeded => false,
+            };
+            member.offer.is_none() && may_answer
+        })
+    }
+
     /// Returns the states of all members in words.
     pub(crate) fn explain(&self) -> String {
         let pairs = self.plan.members().iter().zip(&self.members);
@@ -193,6 +214,73 @@ impl View {
 
     pub(crate) fn fingerprint(&self, kind: ListKind) -> u64 {
         self.tables.fingerprint(kind)
+    }
+
+    /// Returns a fingerprint of what a list shows in this mode.
+    pub(crate) fn shown_fingerprint(&self, kind: ListKind, mode: ToolsMode) -> u64 {
+        if kind != ListKind::Tools || mode == ToolsMode::All {
+            return self.fingerprint(kind);
+        }
+        let mut fingerprint = Fingerprint::default();
+        let items = self.tables.items(kind).iter();
+        let listed = items.filter(|item| self.plan.is_always_listed(&item.shown));
+        listed.for_each(|item| fingerprint.add(&item.raw));
+        fingerprint.value()
+    }
+
+    /// Returns what a member offered last.
+    pub(crate) fn offer(&self, at: usize) -> Option<&Arc<Offer>> {
+        self.members.get(at)?.offer.as_ref()
+    }
+
+    /// Returns the member that is alone and would show an own name under the same name. It may have
+    /// what is not listed.
+    pub(crate) fn sole_namesake(&self, kind: ListKind, shown: &str) -> Option<usize> {
+        let [member] = self.plan.members() else {
+            return None;
+        };
+        let limit = self.plan.limits().name_limit;
+        let name = match kind {
+            ListKind::Tools => member.tool_name(shown, limit),
+            ListKind::Prompts | ListKind::Resources | ListKind::Templates => member.prompt_name(shown, limit),
+        };
+        let is_permitted = kind != ListKind::Tools || member.permits(shown);
+        (name.text == shown && is_permitted).then_some(0)
+    }
+
+    /// Returns the members with tasks that run, or are used.
+    pub(crate) fn with_tasks(&self, is_used: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
+        let members = self.members.iter().enumerate();
+        let members = members.filter(move |(at, facts)| {
+            let has_tasks = facts
+                .offer
+                .as_ref()
+                .is_some_and(|offer| offer.server_info().tasks);
+            has_tasks && (facts.state == MemberState::Ok || is_used(*at))
+        });
+        members.map(|(at, _)| at)
+    }
+
+    /// Returns the one member that declares an extension, or an experiment, which the client has
+    /// declared too. Extensions that Rialto knows have methods of their own.
+    pub(crate) fn sole_extended(&self, client: &Client) -> Option<usize> {
+        let declared: Value = serde_json::from_slice(&client.declared).unwrap_or_default();
+        let mut extended = self.members.iter().enumerate().filter_map(|(at, facts)| {
+            let capabilities = facts.offer.as_ref()?.capabilities();
+            let has_common = declaration::MUTUAL.into_iter().any(|name| {
+                let offered = capabilities.get(name).and_then(Value::as_object);
+                let mut offered = offered.into_iter().flat_map(|offered| offered.keys());
+                offered.any(|extension| {
+                    !KNOWN_EXTENSIONS.contains(&extension.as_str())
+                        && declared
+                            .get(name)
+                            .is_some_and(|known| known.get(extension).is_some())
+                })
+            });
+            has_common.then_some(at)
+        });
+        let found = extended.next();
+        found.filter(|_| extended.next().is_none())
     }
 
     pub(crate) fn members(&self) -> &[MemberFacts] {

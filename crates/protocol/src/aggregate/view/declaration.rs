@@ -16,7 +16,7 @@ use crate::object::{Object, may_have};
 use crate::version::{Era, PerEra};
 
 /// Members of the capabilities of which a client sees only what it declared too.
-const MUTUAL: [&str; 2] = ["extensions", "experimental"];
+pub(super) const MUTUAL: [&str; 2] = ["extensions", "experimental"];
 /// Discoveries are not kept: members join, leave and change.
 const CACHING: Caching = Caching {
     ttl: 0,
@@ -79,6 +79,11 @@ impl Declarations {
 
     pub(super) fn cut_instructions(&self) -> &[usize] {
         &self.instructions.cut
+    }
+
+    /// Returns what clients are shown that have declared no extension.
+    pub(crate) fn plain(&self, era: Era) -> &ServerInfo {
+        self.plain.get(era)
     }
 
     /// Returns what a client is shown. Of extensions and experiments it is shown those that it has

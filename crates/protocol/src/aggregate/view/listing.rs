@@ -162,6 +162,22 @@ impl View {
         list_answer(request.era, &list)
     }
 
+    /// Returns a list of these raw tasks.
+    pub(crate) fn task_list(&self, era: Era, tasks: &[String]) -> Message {
+        let list = OwnList {
+            member: "tasks",
+            items: &tasks.join(","),
+            next_cursor: None,
+            caching: Caching {
+                ttl: 0,
+                public: false,
+            },
+            server: self.declarations.info(),
+            meta: &[(MEMBERS, self.states())],
+        };
+        list_answer(era, &list)
+    }
+
     /// Returns how long a list may be kept: as long as each member allows, if each announces
     /// changes.
     pub(crate) fn caching(&self, kind: ListKind) -> Caching {
