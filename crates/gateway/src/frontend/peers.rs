@@ -144,6 +144,7 @@ impl http_body::Body for PeerResponse {
 
 #[cfg(test)]
 mod tests {
+    use http_body::Body as _;
     use http_body_util::BodyExt as _;
     use protocol::message::Written;
 
