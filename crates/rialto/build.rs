@@ -24,7 +24,7 @@ fn main() {
     write(&format!("rerun-if-env-changed={BUILD}"));
     let build = env::var(BUILD).unwrap_or_else(|_| "not a package".to_owned());
     let version = env::var("CARGO_PKG_VERSION").expect("cargo sets it");
-    write(&format!("rustc-env=RIALTO_VERSION={version} ({build})"));
+    write(&format!("rustc-env=VERSION_AND_BUILD={version} ({build})"));
     if let Ok(script) = env::var(SCRIPT) {
         write(&format!("rerun-if-changed={script}"));
         write(&format!("rustc-link-arg-bins=-T{script}"));

@@ -408,7 +408,7 @@ pub(crate) struct WardenFlags {
 #[derive(Debug, Parser)]
 #[command(
     name = "rialto",
-    version = env!("RIALTO_VERSION"),
+    version = env!("VERSION_AND_BUILD"),
     about = "Any MCP client, any MCP server: one native binary in between",
     after_help = examples::RIALTO,
     subcommand_required = true,
@@ -430,7 +430,7 @@ pub(crate) fn shown() -> clap::Command {
         .cloned()
         .collect();
     clap::Command::new("rialto")
-        .version(env!("RIALTO_VERSION"))
+        .version(env!("VERSION_AND_BUILD"))
         .about(whole.get_about().cloned().unwrap_or_default())
         .after_help(examples::RIALTO)
         .subcommand_required(true)

@@ -321,7 +321,7 @@ async fn ask_node(node: &Server, config: &AsyncConnectionConfig, key: &str) -> R
     Err(server.not_found((kind, "the nodes do not agree which of them has the registry").into()))
 }
 
-/// Runs all searches at once, and returns what the first finds. If none does, an answer says more than
+/// Runs all searches at once, and returns what the first finds. If none does, an answer tells more than
 /// a connection that failed.
 async fn first(mut searches: Vec<Search<'_>>) -> Result<Found, NotFound> {
     let mut failed: Option<NotFound> = None;

@@ -147,7 +147,7 @@ async fn faults_of_sentinels_are_named_with_their_fix() {
     let url = format!("{}?sentinel_password=secret", closed.url());
     RedisRegistry::connect(&settings(&url)).await.unwrap();
 
-    // The answer of one Sentinel says more than that another does not listen.
+    // The answer of one Sentinel tells more than that another does not listen.
     let both = closed.url().replace("127.0.0.1:", "127.0.0.1:1,127.0.0.1:");
     let (error, text) = refused(&both).await;
     assert!(

@@ -12,7 +12,7 @@
 //! # The one mechanism: exact routes
 //!
 //! A call of the client goes to one member, or is answered from the [`View`]. [`Routes`] notes the
-//! member of each open call. What a member says about a call counts only if the call is its own, so
+//! member of each open call. A message of a member about a call counts only if the call is its own, so
 //! that progress, answers and cancellations concern one member. Nothing is ever broadcast but
 //! changed roots and the log level, which are the client's and concern every member.
 //!
@@ -793,7 +793,7 @@ impl Conversation {
         rewritten.unwrap_or(message)
     }
 
-    /// Passes on what a member says about no call. Changed lists are the view's to announce.
+    /// Passes on a message of a member that is about no call. Changed lists are the view's to announce.
     #[expect(
         clippy::wildcard_enum_match_arm,
         reason = "every other notification is treated alike"
@@ -820,7 +820,7 @@ impl Conversation {
         }
     }
 
-    /// Puts a member's question to the client, who sees which member asks.
+    /// Sends a member's question to the client. Its text names the member for the user.
     fn handle_question(
         &mut self,
         member: &str,
@@ -875,7 +875,7 @@ impl Conversation {
         }
     }
 
-    /// Gives the client the answer to its call.
+    /// Returns to the client the answer to its call.
     fn answer(&mut self, member: &str, call: CallKey, method: Method, outcome: Outcome) {
         let Some(user) = &self.user else { return };
         let session = user.session;

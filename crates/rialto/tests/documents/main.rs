@@ -46,7 +46,9 @@ fn help(verb: &str) -> Vec<String> {
         if trimmed.starts_with("--") || (is_short && long.starts_with("--")) {
             is_flag = !matches!(short, "-h" | "-V");
             flags.extend(is_flag.then(|| long_first(trimmed)));
-        } else if trimmed.is_empty() || !line.starts_with("          ") {
+        } else if trimmed.is_empty() {
+            // The values of a flag stand apart, with its default after them.
+        } else if !line.starts_with("          ") {
             is_flag = false;
         } else if let Some(flag) = flags.last_mut().filter(|_| is_flag) {
             flag.push(' ');
@@ -66,7 +68,8 @@ fn long_first(line: &str) -> String {
 }
 
 fn flag_name(line: &str) -> &str {
-    line.split([' ', '=']).next().unwrap_or(line)
+    let name = line.split([' ', '=']).next().unwrap_or(line);
+    name.trim_end_matches("...")
 }
 
 /// `[default: 30s]` of a line of help.

@@ -11,7 +11,7 @@ use crate::vec_map::VecMap;
 struct Open {
     member: MemberName,
     own: QuestionKey,
-    /// The raw token by which the member wants to be told of progress.
+    /// The raw token under which the member expects progress.
     token: Option<Bytes>,
 }
 

@@ -284,7 +284,7 @@ impl Router<'_> {
                 }
                 Owner::Unknown => return self.unknown_name("resource", &shown),
             },
-            // A server that is alone says itself what is wrong.
+            // A server that is alone returns its own error.
             None if self.view.plan().is_single() => {
                 return self.member(0, "", Request::Plain, call.message.clone());
             }

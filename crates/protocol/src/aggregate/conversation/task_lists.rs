@@ -15,7 +15,7 @@ const REFUSED: &str = "no member has listed its tasks";
 
 /// One list.
 #[derive(Debug, Default)]
-struct Gathering {
+struct MergedList {
     /// The pages that are awaited.
     open: BTreeSet<CallKey>,
     /// The raw tasks of each member, in the members' order, and how many pages it gave.
@@ -40,29 +40,29 @@ pub(super) enum Step {
 
 /// All lists that are being gathered, by the client's call.
 #[derive(Debug, Default)]
-pub(super) struct TaskLists(VecMap<CallKey, Gathering>);
+pub(super) struct TaskLists(VecMap<CallKey, MergedList>);
 
 impl TaskLists {
     /// Begins a list, which awaits these pages.
     pub(super) fn begin(&mut self, call: CallKey, pages: impl Iterator<Item = CallKey>) {
         let open = pages.collect();
-        let gathering = Gathering {
+        let list = MergedList {
             open,
-            ..Gathering::default()
+            ..MergedList::default()
         };
-        self.0.insert(call, gathering);
+        self.0.insert(call, list);
     }
 
     /// Awaits one more page.
     pub(super) fn await_page(&mut self, call: CallKey, page: CallKey) {
-        if let Some(gathering) = self.0.get_mut(&call) {
-            gathering.open.insert(page);
+        if let Some(list) = self.0.get_mut(&call) {
+            list.open.insert(page);
         }
     }
 
     /// Forgets a list that the client no longer wants. Returns the pages that are awaited.
     pub(super) fn cancel(&mut self, call: CallKey) -> Option<BTreeSet<CallKey>> {
-        self.0.remove(&call).map(|gathering| gathering.open)
+        self.0.remove(&call).map(|list| list.open)
     }
 
     /// Takes a page of the member at this position, rewritten for the client.
@@ -73,37 +73,37 @@ impl TaskLists {
         at: usize,
         answer: Result<Message, Failure>,
     ) -> Step {
-        let Some(gathering) = self.0.get_mut(&call) else {
+        let Some(list) = self.0.get_mut(&call) else {
             return Step::Wait;
         };
-        if !gathering.open.remove(&page) {
+        if !list.open.remove(&page) {
             return Step::Wait;
         }
         match answer {
             Ok(message) if message.kind() == Kind::Result => {
-                if let Some(cursor) = gathering.add(at, &message) {
+                if let Some(cursor) = list.add(at, &message) {
                     return Step::More(cursor);
                 }
             }
-            Ok(_) => gathering.note(Failure::Unsupported { what: REFUSED }),
-            Err(failure) => gathering.note(failure),
+            Ok(_) => list.note(Failure::Unsupported { what: REFUSED }),
+            Err(failure) => list.note(failure),
         }
-        if !gathering.open.is_empty() {
+        if !list.open.is_empty() {
             return Step::Wait;
         }
-        let gathering = self.0.remove(&call).unwrap_or_default();
-        match gathering.failure {
-            // An empty list would say that there are no tasks.
-            Some(failure) if gathering.tasks.is_empty() => Step::Failed(failure),
+        let list = self.0.remove(&call).unwrap_or_default();
+        match list.failure {
+            // An empty list would mean that there are no tasks.
+            Some(failure) if list.tasks.is_empty() => Step::Failed(failure),
             Some(_) | None => {
-                let tasks = gathering.tasks.into_values();
+                let tasks = list.tasks.into_values();
                 Step::Done(tasks.flat_map(|(_, tasks)| tasks).collect())
             }
         }
     }
 }
 
-impl Gathering {
+impl MergedList {
     /// Adds a page. Returns the cursor of the next one, if it is to be read.
     fn add(&mut self, at: usize, message: &Message) -> Option<String> {
         let result = message.object(Member::Result);

@@ -34,7 +34,7 @@ fn read_is_never_answered_by_the_wrong_member() {
         "{text}"
     );
     assert_eq!(
-        sole_reply(&read(&mut bench, "nobody:x").1)["error"]["code"],
+        sole_reply(&read(&mut bench, "absent:x").1)["error"]["code"],
         -32002
     );
     assert!(sole_reply(&bench.call("resources/read", &json!({})).1)["error"].is_object());
@@ -63,7 +63,7 @@ fn completion_goes_to_the_member_of_the_prompt_or_template() {
     assert_eq!(params["ref"]["uri"], "repo://{name}");
     for (reference, code) in [
         (json!({"type": "ref/prompt", "name": "review"}), -32602),
-        (json!({"type": "ref/resource", "uri": "nobody:{x}"}), -32602),
+        (json!({"type": "ref/resource", "uri": "absent:{x}"}), -32602),
         (json!({"type": "ref/other"}), -32602),
         (
             json!({"type": "ref/resource", "uri": "files+file:///{path}"}),
@@ -193,7 +193,7 @@ fn restored_session_goes_on_with_its_subscriptions() {
         era: Era::Legacy,
         state: SessionState {
             log_level: Some(LogLevel::Error),
-            subscriptions: vec!["github+repo://a".to_owned(), "nobody:x".to_owned()],
+            subscriptions: vec!["github+repo://a".to_owned(), "absent:x".to_owned()],
         },
     });
     assert!(matches!(out.tells[0], Tell::Opened { .. }));

@@ -280,7 +280,7 @@ fn search_that_cannot_be_read_fails_with_a_reason_for_the_model() {
     let mut bench = searching();
     for arguments in [
         json!({}),
-        json!({"query": "x", "member": "nobody"}),
+        json!({"query": "x", "member": "absent"}),
         json!({"query": "x", "limit": "many"}),
     ] {
         let answer = bench.answered(
@@ -349,7 +349,7 @@ fn task_is_known_by_its_member_and_asked_for_there() {
         let (_, params) = bench.routed("github", method, &json!({"taskId": "github:t.1:x"}));
         assert_eq!(params["taskId"], "t.1:x");
     }
-    for unknown in ["t.1", "nobody:t", "files:t"] {
+    for unknown in ["t.1", "absent:t", "files:t"] {
         let answer = bench.answered("tasks/get", &json!({"taskId": unknown}));
         assert!(answer["error"]["code"].is_number(), "{unknown}");
     }
