@@ -398,14 +398,14 @@ fn goals(results: &Results) -> Vec<Goal> {
             AtLeast,
             (1.0, 1.3),
             "×",
-            rialto(Row::Threads, 2),
+            rialto(Row::Threads, 3),
         ),
         goal(
             "two threads: the same where each token is checked",
             AtLeast,
             (1.0, 1.5),
             "×",
-            rialto(Row::Threads, 3),
+            rialto(Row::Threads, 4),
         ),
         goal(
             "fleet: CPU per call at the owner of its session",

@@ -238,6 +238,7 @@ impl Row {
             Self::Threads => &[
                 Millis("p99 of small calls beside 10 MB messages, one thread"),
                 Millis("the same, two threads"),
+                Millis("the same, small calls and large messages in two processes of Rialto"),
                 Factor("calls/s with TLS, signed tokens and audit of bodies, two threads against one, ×"),
                 Factor("the same, where each call has a token that is not remembered, ×"),
             ],
@@ -328,7 +329,13 @@ impl Row {
                 let latency = threads::beside_large_messages(programs, effort).await?;
                 let rate = threads::heavy_calls(programs, effort, Tokens::Remembered).await?;
                 let checked = threads::heavy_calls(programs, effort, Tokens::Checked).await?;
-                Ok(vec![latency.one, latency.two, rate.gain(), checked.gain()])
+                Ok(vec![
+                    latency.one_thread,
+                    latency.two_threads,
+                    latency.another_process,
+                    rate.gain(),
+                    checked.gain(),
+                ])
             }
             Self::Payload10M
             | Self::Flight64

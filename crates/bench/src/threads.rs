@@ -57,35 +57,58 @@ pub enum Tokens {
     Checked,
 }
 
-/// The time in which 99 of 100 small calls are answered while large messages flow through another
-/// destination, in milliseconds.
-pub async fn beside_large_messages(programs: &Programs, effort: Effort) -> anyhow::Result<Compared> {
-    let mut measured = [0.0; 2];
-    for (threads, p99) in [1, 2].into_iter().zip(&mut measured) {
-        let running = System::Rialto.start(Setup::Beside { threads }, programs)?;
-        let (mut small, mut large) = (running.target.clone(), running.target.clone());
-        small.paths.truncate(1);
-        large.paths.remove(0);
-        let sessions = load::open_sessions(&small, 16).await?;
-        load::closed_loop(&small, &sessions, 4, SMALL, Until::Passed(effort.time / 5)).await?;
-        let time = 3 * effort.time;
-        let flow = thread::spawn(move || flow(&large, time));
-        let outcome = load::paced(&small, &sessions, SMALL_CALLS, time).await?;
-        let large = flow.join().map_err(|_| anyhow!("the large messages stopped"))??;
+/// The time in which 99 of 100 small calls are answered while large messages flow, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Beside {
+    /// The large messages flow through another destination of the same Rialto.
+    pub one_thread: f64,
+    pub two_threads: f64,
+    /// They flow through another Rialto: what is left is the machine's, which all processes share.
+    pub another_process: f64,
+}
+
+pub async fn beside_large_messages(programs: &Programs, effort: Effort) -> anyhow::Result<Beside> {
+    let start = |threads| System::Rialto.start(Setup::Beside { threads }, programs);
+    let mut same = [0.0; 2];
+    for (threads, p99) in [1, 2].into_iter().zip(&mut same) {
+        let running = start(threads)?;
+        *p99 = beside(&running, &running, effort, &format!("{threads} threads")).await?;
         running.stop().await?;
-        *p99 = outcome.latency(0.99) / 1e3;
-        print_line(&format!(
-            "  {threads} threads: small calls p50 {:.2} ms, p99 {:.2} ms beside {:.1} large messages a second \
-             (p50 {:.1} ms); Rialto uses {:.2} processors",
-            outcome.latency(0.5) / 1e3,
-            *p99,
-            large.rate(),
-            large.latency(0.5) / 1e3,
-            outcome.cpu.as_secs_f64() / outcome.elapsed.as_secs_f64(),
-        ));
     }
-    let [one, two] = measured;
-    Ok(Compared { one, two })
+    let (running, other) = (start(1)?, start(1)?);
+    let another_process = beside(&running, &other, effort, "two processes").await?;
+    running.stop().await?;
+    other.stop().await?;
+    let [one_thread, two_threads] = same;
+    Ok(Beside {
+        one_thread,
+        two_threads,
+        another_process,
+    })
+}
+
+/// Returns the 99th percentile of small calls at one Rialto, in milliseconds, while large messages
+/// flow through `busy`.
+async fn beside(running: &Running, busy: &Running, effort: Effort, what: &str) -> anyhow::Result<f64> {
+    let (mut small, mut large) = (running.target.clone(), busy.target.clone());
+    small.paths.truncate(1);
+    large.paths.remove(0);
+    let sessions = load::open_sessions(&small, 16).await?;
+    load::closed_loop(&small, &sessions, 4, SMALL, Until::Passed(effort.time / 5)).await?;
+    let time = 3 * effort.time;
+    let flow = thread::spawn(move || flow(&large, time));
+    let outcome = load::paced(&small, &sessions, SMALL_CALLS, time).await?;
+    let large = flow.join().map_err(|_| anyhow!("the large messages stopped"))??;
+    let p99 = outcome.latency(0.99) / 1e3;
+    print_line(&format!(
+        "  {what}: small calls p50 {:.2} ms, p99 {p99:.2} ms beside {:.1} large messages a second (p50 {:.1} ms); \
+         the Rialto of the small calls uses {:.2} processors",
+        outcome.latency(0.5) / 1e3,
+        large.rate(),
+        large.latency(0.5) / 1e3,
+        outcome.cpu.as_secs_f64() / outcome.elapsed.as_secs_f64(),
+    ));
+    Ok(p99)
 }
 
 /// Sends large messages from a thread of their own: the small calls must not wait for them here.

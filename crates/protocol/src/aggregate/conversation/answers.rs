@@ -83,12 +83,11 @@ pub(super) fn of_failure(
             return Failed::Answer(answer);
         }
         let text = format!("`{name}` needs a sign-in: run `rialto login {name}`, then try again");
-        return match method {
-            Method::ToolsCall => Failed::Answer(failed_tool(era, &text)),
-            _ => Failed::Failure(Failure::Upstream(
-                Upstream::new(UpstreamFault::Unauthorized, text).into(),
-            )),
-        };
+        if method == Method::ToolsCall {
+            return Failed::Answer(failed_tool(era, &text));
+        }
+        let refused = Upstream::new(UpstreamFault::Unauthorized, text);
+        return Failed::Failure(Failure::Upstream(refused.into()));
     }
     let is_away = matches!(
         failure,

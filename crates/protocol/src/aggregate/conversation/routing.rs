@@ -327,7 +327,10 @@ impl Router<'_> {
         };
         let request = match &call.request {
             Request::Watch { .. } => Request::Watch { task: own.to_owned() },
-            other => other.clone(),
+            other @ (Request::Plain
+            | Request::Subscribe { .. }
+            | Request::Unsubscribe { .. }
+            | Request::SetLevel { .. }) => other.clone(),
         };
         let message = speaker.own_task_request(&call.message);
         self.lacks(at, Method::TasksGet)
@@ -362,9 +365,9 @@ impl Router<'_> {
     /// Returns the refusal, if the member is known to lack this method.
     fn lacks(&self, at: usize, method: Method) -> Option<Way> {
         let server = self.view.offer(at)?.server_info();
-        let has = match method {
-            Method::ResourcesSubscribe => server.subscriptions,
-            _ => server.declares(method),
+        let has = match method == Method::ResourcesSubscribe {
+            true => server.subscriptions,
+            false => server.declares(method),
         };
         // A server that is alone refuses in its own words.
         if has || self.view.plan().is_single() {
