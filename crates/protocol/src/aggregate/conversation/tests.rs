@@ -257,9 +257,11 @@ impl Bench {
 
     /// Has the instance of a member report that it has opened the user.
     fn let_open(&mut self, member: &str, out: &Outputs) -> Outputs {
-        let opening = out.asks.iter().find_map(|(at, ask)| match ask {
-            Ask::Open { call, .. } | Ask::Restore { call, .. } if at == member => Some(*call),
-            _ => None,
+        let opening = out.asks.iter().find_map(|(at, ask)| {
+            let (Ask::Open { call, .. } | Ask::Restore { call, .. }) = ask else {
+                return None;
+            };
+            (at == member).then_some(*call)
         });
         let offer = offers().into_iter().find(|(name, _)| *name == member).unwrap().1;
         let tell = Tell::Opened {
@@ -291,9 +293,9 @@ fn params_of(message: &Message) -> Value {
 
 /// Returns the only call that members get, beside what opens them.
 fn sole_call(out: &Outputs) -> (&str, &Call) {
-    let mut calls = out.asks.iter().filter_map(|(member, ask)| match ask {
-        Ask::Call(call) => Some((member.as_str(), call)),
-        _ => None,
+    let mut calls = out.asks.iter().filter_map(|(member, ask)| {
+        let Ask::Call(call) = ask else { return None };
+        Some((member.as_str(), call))
     });
     let sole = calls.next().unwrap_or_else(|| panic!("no call: {out:?}"));
     assert!(calls.next().is_none(), "{out:?}");
@@ -309,17 +311,21 @@ fn sole_reply(out: &Outputs) -> Value {
 }
 
 fn notices(out: &Outputs) -> Vec<Value> {
-    let notices = out.tells.iter().filter_map(|tell| match tell {
-        Tell::Notice { message, .. } => Some(serde_json::from_slice(message.bytes()).unwrap()),
-        _ => None,
+    let notices = out.tells.iter().filter_map(|tell| {
+        let Tell::Notice { message, .. } = tell else {
+            return None;
+        };
+        Some(serde_json::from_slice(message.bytes()).unwrap())
     });
     notices.collect()
 }
 
 fn failures(out: &Outputs) -> Vec<(CallKey, &'static str)> {
-    let failed = out.tells.iter().filter_map(|tell| match tell {
-        Tell::Failed { call, failure, .. } => Some((*call, failure.reason())),
-        _ => None,
+    let failed = out.tells.iter().filter_map(|tell| {
+        let Tell::Failed { call, failure, .. } = tell else {
+            return None;
+        };
+        Some((*call, failure.reason()))
     });
     failed.collect()
 }

@@ -385,9 +385,9 @@ fn tasks_of_all_members_are_one_list() {
     let pages: Vec<(String, CallKey)> = out
         .asks
         .iter()
-        .filter_map(|(member, ask)| match ask {
-            Ask::Call(call) => Some((member.clone(), call.call)),
-            _ => None,
+        .filter_map(|(member, ask)| {
+            let Ask::Call(call) = ask else { return None };
+            Some((member.clone(), call.call))
         })
         .collect();
     assert_eq!(pages.len(), 2, "the third has no tasks: {out:?}");
@@ -427,9 +427,9 @@ fn list_of_tasks_is_never_empty_because_no_member_answers() {
     let pages: Vec<(String, CallKey)> = out
         .asks
         .iter()
-        .filter_map(|(member, ask)| match ask {
-            Ask::Call(call) => Some((member.clone(), call.call)),
-            _ => None,
+        .filter_map(|(member, ask)| {
+            let Ask::Call(call) = ask else { return None };
+            Some((member.clone(), call.call))
         })
         .collect();
     for (member, page) in &pages {
