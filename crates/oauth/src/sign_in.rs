@@ -16,6 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::{Mutex, MutexGuard};
 use url::Url;
 
+use crate::browser::Browser;
 use crate::discovery::discover;
 use crate::error::{ScopeFlags, SignInError};
 use crate::http::Network;
@@ -110,6 +111,17 @@ impl SignIn {
             }),
             work: tokio::sync::Mutex::default(),
         }))
+    }
+
+    /// Returns the same for a process with a person in front, whose browser this is. `asleep` is as
+    /// in [`Settings::asleep`].
+    #[must_use]
+    pub fn in_browser(&self, browser: Browser, asleep: bool) -> Self {
+        Self::new(Settings {
+            browser: Some(browser),
+            asleep,
+            ..self.0.settings.clone()
+        })
     }
 
     /// Returns the value of `Authorization`, if there is a token. Refreshes it before it expires,
