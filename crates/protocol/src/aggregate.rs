@@ -40,4 +40,5 @@ pub use plan::{
     ToolsMode, WhenDown,
 };
 pub use reader::{OfferReader, ReadFailure, ReaderOutput};
+pub use search::RESERVED_NAMES as SEARCH_TOOLS;
 pub use view::{MemberState, View, Withheld};

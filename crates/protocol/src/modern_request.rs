@@ -202,11 +202,16 @@ impl ModernRequest {
 
     /// Returns the call, for the backend.
     fn send_call(&self) -> Ask {
+        self.call_with(self.response.request().clone())
+    }
+
+    /// Returns the call with another message.
+    fn call_with(&self, message: Message) -> Ask {
         Ask::Call(Call {
             session: self.session,
             call: self.call,
             request: Request::Plain,
-            message: self.response.request().clone(),
+            message,
             era: modern::ERA,
             mirrored: None,
             reads_events: self.response.accepts().reads_events(),

@@ -169,7 +169,9 @@ enum Stage {
         restored: Option<Vec<String>>,
     },
     Open,
-    /// The client has gone, or its handshake was refused.
+    /// Its handshake was refused, since no member was known.
+    Refused,
+    /// The client has gone.
     Closed,
 }
 
@@ -252,7 +254,7 @@ impl Conversation {
     pub fn next_deadline(&self) -> Option<Moment> {
         let opening = self.user.as_ref().and_then(|user| match user.stage {
             Stage::Opening { until, .. } => Some(until),
-            Stage::Open | Stage::Closed => None,
+            Stage::Open | Stage::Refused | Stage::Closed => None,
         });
         let waiting = self.waiting.iter().map(|waiting| waiting.until);
         waiting.chain(opening).min()
@@ -376,7 +378,7 @@ impl Conversation {
         let (session, call) = (user.session, *call);
         if !self.view.is_known() {
             if *until <= now || !self.view.may_become_known() {
-                user.stage = Stage::Closed;
+                user.stage = Stage::Refused;
                 let failure = answers::nothing_known(&self.view);
                 self.tell(Tell::Failed {
                     session,
@@ -449,8 +451,12 @@ impl Conversation {
     /// Sends a call on its way. Returns it if it has to wait for members of which nothing is known.
     fn direct(&mut self, now: Moment, waiting: Waiting) -> Option<Waiting> {
         let Call { session, call, .. } = waiting.call;
-        let Some(user) = self.user.as_ref().filter(|user| !user.is_closed()) else {
-            let failure = Failure::SessionEnded;
+        let Some(user) = self.user.as_ref().filter(|user| user.may_call()) else {
+            let failure = match &self.user {
+                // A modern client's call comes together with its handshake.
+                Some(user) if !user.is_closed() => answers::nothing_known(&self.view),
+                Some(_) | None => Failure::SessionEnded,
+            };
             self.tell(Tell::Failed {
                 session,
                 call,
@@ -1052,6 +1058,10 @@ enum Outcome {
 impl User {
     fn is_closed(&self) -> bool {
         matches!(self.stage, Stage::Closed)
+    }
+
+    fn may_call(&self) -> bool {
+        matches!(self.stage, Stage::Opening { .. } | Stage::Open)
     }
 }
 

@@ -3,6 +3,7 @@
 //! An offer is a value: it can be stored, compared by its fingerprint, and shown while its server
 //! does not run. Lists are kept in the era of the server; the faces translate them for clients.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -118,6 +119,8 @@ impl OfferedList {
 pub struct Offer {
     server: Arc<ServerInfo>,
     lists: [OfferedList; 4],
+    /// The aggregates that its lists have come through.
+    via: BTreeSet<String>,
     fingerprint: u64,
 }
 
@@ -144,8 +147,34 @@ impl Offer {
         Self {
             server,
             lists,
+            via: BTreeSet::new(),
             fingerprint: fingerprint.value(),
         }
+    }
+
+    /// Returns the offer as one that has come through these aggregates.
+    pub(super) fn through(self, via: BTreeSet<String>) -> Self {
+        let mut fingerprint = Fingerprint::default();
+        fingerprint.add_number(self.fingerprint);
+        via.iter().for_each(|id| fingerprint.add(id));
+        match via.is_empty() {
+            true => self,
+            false => Self {
+                via,
+                fingerprint: fingerprint.value(),
+                ..self
+            },
+        }
+    }
+
+    /// Returns whether it has come through an aggregate. If that has it as a member, each of its
+    /// names would stand in its list again and again.
+    pub fn has_come_through(&self, aggregate: &str) -> bool {
+        self.via.contains(aggregate)
+    }
+
+    pub(super) fn via(&self) -> &BTreeSet<String> {
+        &self.via
     }
 
     /// Returns a fingerprint of all that is offered, the same in every process.

@@ -55,7 +55,7 @@ pub struct Annotations {
 }
 
 /// What the configuration changes about the tools of one member. Keys are the member's own names.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolRules {
     /// Which tools are shown.
     pub select: ToolPolicy,
@@ -70,7 +70,7 @@ pub struct ToolRules {
 }
 
 /// One member as configured.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemberSpec {
     /// The name of its destination.
     pub name: String,
@@ -126,8 +126,10 @@ impl Default for AggregateLimits {
 }
 
 /// An aggregate as configured.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PlanSpec {
+    /// What tells it from every other aggregate, in other processes too; empty if nothing does.
+    pub id: String,
     /// Its name, which is part of its URL.
     pub name: String,
     /// Its title, for people.
@@ -206,7 +208,7 @@ pub enum PlanError {
 }
 
 /// One member of a plan.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     name: MemberName,
     prefix: String,
@@ -272,7 +274,7 @@ impl Member {
 }
 
 /// An aggregate as used.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Plan {
     spec: PlanSpec,
     members: Vec<Member>,
@@ -346,6 +348,11 @@ impl Plan {
     /// Returns the member of this name.
     pub fn member(&self, name: &str) -> Option<&Member> {
         self.members.iter().find(|member| &*member.name == name)
+    }
+
+    /// Returns what tells it from every other aggregate.
+    pub fn id(&self) -> &str {
+        &self.spec.id
     }
 
     /// Returns the name of the aggregate.

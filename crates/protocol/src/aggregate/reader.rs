@@ -8,11 +8,15 @@ use std::sync::Arc;
 
 use super::offer::{ListKind, Offer, OfferedList};
 use super::plan::AggregateLimits;
+use super::view::VIA;
 use crate::client_face::{legacy, modern};
 use crate::error_code;
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, Request, ServerInfo, SessionKey, Tell};
 use crate::message::{Member, Message, quoted};
-use crate::object::elements;
+use crate::object::{Object, elements};
+
+/// Aggregates that one list is known to have come through.
+const MAX_VIA: usize = 64;
 
 /// Why a member could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,6 +75,8 @@ pub struct OfferReader {
     /// The lists that are to be read.
     stale: BTreeSet<ListKind>,
     lists: [OfferedList; 4],
+    /// The aggregates that they have come through.
+    via: BTreeSet<String>,
     /// The fingerprint of what was given out last.
     given: Option<u64>,
     outputs: VecDeque<ReaderOutput>,
@@ -88,6 +94,7 @@ impl OfferReader {
             reading: None,
             stale: BTreeSet::new(),
             lists: Default::default(),
+            via: BTreeSet::new(),
             given: None,
             outputs: VecDeque::new(),
         };
@@ -135,6 +142,7 @@ impl OfferReader {
         match tell {
             Tell::Opened { server_info, .. } => {
                 self.stage = Stage::Open(server_info);
+                self.via.clear();
                 self.stale.extend(ListKind::ALL);
                 self.go_on();
             }
@@ -218,7 +226,7 @@ impl OfferReader {
             }
             self.put(kind, OfferedList::default());
         }
-        let offer = Offer::new(server, self.lists.clone());
+        let offer = Offer::new(server, self.lists.clone()).through(self.via.clone());
         if self.given.replace(offer.fingerprint()) != Some(offer.fingerprint()) {
             self.outputs.push_back(ReaderOutput::Offered(Arc::new(offer)));
         }
@@ -260,6 +268,8 @@ impl OfferReader {
             return;
         };
         let kind = reading.kind;
+        let room = MAX_VIA.saturating_sub(self.via.len());
+        self.via.extend(via_of(message).into_iter().take(room));
         match reading.add(message, &self.limits) {
             Page::More(cursor) => {
                 reading.call = self.new_call();
@@ -284,6 +294,15 @@ impl OfferReader {
             }
         }
     }
+}
+
+/// Returns the aggregates that a list has come through.
+fn via_of(message: &Message) -> Vec<String> {
+    let result = message.object(Member::Result);
+    let meta = result.get("_meta").unwrap_or("{}");
+    let meta = Object::parse(meta.as_bytes()).unwrap_or_default();
+    let via: Option<Vec<String>> = meta.get(VIA).and_then(|raw| serde_json::from_str(raw).ok());
+    via.unwrap_or_default()
 }
 
 /// What follows one page.

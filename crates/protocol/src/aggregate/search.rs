@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::rules::Effect;
 
 /// The names of the tools that a search shows. No member may show one of its tools under them.
-pub(crate) const RESERVED_NAMES: [&str; 4] = ["find_tools", "call_read", "call_write", "call_destructive"];
+pub const RESERVED_NAMES: [&str; 4] = ["find_tools", "call_read", "call_write", "call_destructive"];
 /// How many tools one search returns at most.
 pub(crate) const MAX_FOUND: usize = 20;
 const DEFAULT_FOUND: usize = 10;

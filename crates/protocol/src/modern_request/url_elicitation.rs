@@ -6,7 +6,7 @@ use super::{Addressee, ModernRequest, Outcome};
 use crate::client_face::{legacy, modern};
 use crate::error_code;
 use crate::exchange::{Ask, Failure};
-use crate::message::{Message, quoted};
+use crate::message::{Member, Message, quoted};
 use crate::method::Method;
 use crate::time::Moment;
 use crate::version::Era;
@@ -62,6 +62,18 @@ impl ModernRequest {
             return None;
         }
         self.call.0 += 1;
-        Some(self.send_call())
+        let request = without_answers(self.response.request());
+        Some(self.call_with(request))
     }
+}
+
+/// Returns a request as it was before the round: the answers and the state are those to a question
+/// that no server has asked.
+fn without_answers(request: &Message) -> Message {
+    let mut params = request.object(Member::Params);
+    params.remove("inputResponses");
+    params.remove("requestState");
+    let params = params.to_string();
+    let spliced = request.spliced(&[(Member::Params, params.as_bytes())]);
+    Message::scan(spliced).unwrap_or_else(|_| request.clone())
 }

@@ -14,6 +14,8 @@ use crate::version::Era;
 pub(super) const NO_RESOURCE: i32 = -32002;
 /// What a legacy server answers that wants URLs visited first (2025-11-25, URL elicitation).
 const URLS_FIRST: i32 = -32042;
+/// The command that signs in at a server.
+const COMMAND: &str = "rialto login";
 /// How soon a client may ask again for members of which nothing is known.
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -74,15 +76,13 @@ pub(super) fn of_failure(
     failure: Failure,
 ) -> Failed {
     let name = view.plan().members().get(at).map_or("", |member| member.name());
-    let is_unauthorized = matches!(
-        &failure,
-        Failure::Upstream(upstream) if upstream.fault == UpstreamFault::Unauthorized
-    );
-    if is_unauthorized {
+    if let Failure::Upstream(upstream) = &failure
+        && upstream.fault == UpstreamFault::Unauthorized
+    {
         if let Some(answer) = sign_in_first(view, at, client, name) {
             return Failed::Answer(answer);
         }
-        let text = format!("`{name}` needs a sign-in: run `rialto login {name}`, then try again");
+        let text = needs_sign_in(name, &upstream.what);
         if method == Method::ToolsCall {
             return Failed::Answer(failed_tool(era, &text));
         }
@@ -98,6 +98,18 @@ pub(super) fn of_failure(
     }
     let (text, _) = legacy::describe_failure(&failure);
     Failed::Answer(failed_tool(era, &format!("`{name}`: {text}")))
+}
+
+/// Returns what the user can do about a member that accepts no credentials of Rialto's.
+fn needs_sign_in(name: &str, what: &str) -> String {
+    // The error of a sign-in names its own command.
+    match what.contains(COMMAND) {
+        true => format!("`{name}` needs a sign-in: {what}"),
+        false => format!(
+            "`{name}` needs a sign-in ({what}): set `auth: oauth` for it and run `{COMMAND} URL`, or give it \
+             credentials in `headers`"
+        ),
+    }
 }
 
 /// Returns the answer that sends the user to the page for signing in, if there is one and the

@@ -252,3 +252,24 @@ fn question_of_the_server_has_no_answer_here() {
     ));
     assert!(matches!(reader.close(), Ask::Close { session: SESSION }));
 }
+
+#[test]
+fn offer_names_the_aggregates_that_its_lists_have_come_through() {
+    let mut reader = reader(AggregateLimits::default());
+    opened(&mut reader, r#"{"tools":{}}"#);
+    let through = |ids: &str| format!(r#""result":{{"tools":[],"_meta":{{"rialto/via":{ids}}}}}"#);
+    read_tools(&mut reader, &through(r#"["p/work","q/all"]"#));
+    let first = offered(&mut reader);
+    assert!(first.has_come_through("p/work") && first.has_come_through("q/all"));
+    assert!(!first.has_come_through("p/all"));
+    reader.handle_changed(Some(ListKind::Tools));
+    read_tools(&mut reader, &through(r#"["r/x"]"#));
+    let then = offered(&mut reader);
+    assert!(then.has_come_through("r/x"), "another road is another offer");
+    reader.handle_changed(Some(ListKind::Tools));
+    read_tools(&mut reader, &through("7"));
+    assert!(
+        reader.poll_output().is_none(),
+        "what is no list of names changes nothing"
+    );
+}

@@ -1,5 +1,6 @@
 //! Lists of a view as answers: on one page, or page by page with cursors that outlive a change.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use super::View;
@@ -14,6 +15,9 @@ use crate::version::{Era, PerEra};
 
 /// Where a list names the states of the members.
 const MEMBERS: &str = "rialto/members";
+/// Where a list names the aggregates that it has come through, so that one which is its own member
+/// can see that.
+pub(crate) const VIA: &str = "rialto/via";
 /// Lists, and the two ways in which clients of one era differ.
 const RENDERINGS: usize = 4 * 2 * 2;
 
@@ -157,9 +161,25 @@ impl View {
             next_cursor,
             caching: self.caching(request.kind),
             server: self.declarations.info(),
-            meta: &[(MEMBERS, self.states())],
+            meta: &self.meta(),
         };
         list_answer(request.era, &list)
+    }
+
+    /// Returns the states of the members, and the aggregates that a list has come through.
+    fn meta(&self) -> Vec<(&'static str, String)> {
+        let mut meta = vec![(MEMBERS, self.states())];
+        let id = self.plan.id();
+        if !id.is_empty() {
+            let offers = self.members.iter().filter_map(|member| member.offer.as_ref());
+            let mut via: BTreeSet<&str> = offers
+                .flat_map(|offer| offer.via().iter().map(String::as_str))
+                .collect();
+            via.insert(id);
+            let via: Vec<String> = via.into_iter().map(quoted).collect();
+            meta.push((VIA, format!("[{}]", via.join(","))));
+        }
+        meta
     }
 
     /// Returns a list of these raw tasks.

@@ -392,3 +392,13 @@ fn tools_of_user_interfaces_are_for_clients_that_show_them() {
     };
     assert_eq!(names(&view.list(without)), ["m__all"]);
 }
+
+#[test]
+fn list_names_every_aggregate_that_it_has_come_through() {
+    let inner = Offer::clone(&tools(&["x"])).through(["q/inner".to_owned()].into());
+    let mut spec = spec(vec![member("m", None)]);
+    spec.id = "p/outer".to_owned();
+    let view = View::new(Arc::new(Plan::new(spec).unwrap()), vec![known(Arc::new(inner))]);
+    let list = result(&view.list(request(ListKind::Tools)));
+    assert_eq!(list["_meta"]["rialto/via"], json!(["p/outer", "q/inner"]));
+}

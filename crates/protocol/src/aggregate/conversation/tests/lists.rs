@@ -69,6 +69,34 @@ fn client_waits_while_nothing_is_known_and_then_gets_an_error_and_no_empty_list(
 }
 
 #[test]
+fn call_that_comes_with_a_refused_handshake_gets_the_same_reason() {
+    for waits in [true, false] {
+        let mut bench = Bench::new(two(), Vec::new(), ToolsMode::All);
+        if !waits {
+            for member in ["github", "files"] {
+                bench
+                    .catalogue
+                    .handle_state(bench.now, member, MemberState::Down, 1);
+            }
+            bench.show();
+        }
+        bench.ask_open(Era::Modern, "{}");
+        let (call, out) = bench.call("tools/list", &json!({}));
+        let failed = match bench.conversation.next_deadline() {
+            Some(due) => {
+                bench.conversation.handle_deadline(due);
+                failures(&bench.outputs())
+            }
+            None => failures(&out),
+        };
+        assert!(
+            failed.contains(&(call, "upstream_unavailable")),
+            "{waits}: {failed:?}"
+        );
+    }
+}
+
+#[test]
 fn client_is_answered_as_soon_as_one_member_is_known() {
     let mut bench = Bench::new(two(), Vec::new(), ToolsMode::All);
     bench.ask_open(Era::Modern, "{}");

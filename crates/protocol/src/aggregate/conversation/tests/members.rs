@@ -66,7 +66,7 @@ fn member_that_wants_a_sign_in_has_the_user_sent_to_its_page() {
                     (&json!("url"), &json!("https://auth.example/in"))
                 );
             }
-            None => assert!(answer.to_string().contains("rialto login github"), "{answer}"),
+            None => assert!(answer.to_string().contains("`rialto login URL`"), "{answer}"),
         }
     }
 }
@@ -80,9 +80,19 @@ fn member_without_a_page_names_the_command_for_signing_in() {
         Era::Legacy,
         r#"{"elicitation":{"url":{}}}"#,
     );
-    let (call, _) = bench.routed("github", "tools/call", &json!({"name": "gh__issue"}));
-    let answer = sole_reply(&bench.fail("github", call, unauthorized()));
-    assert!(answer.to_string().contains("rialto login github"), "{answer}");
+    for (what, way_out) in [
+        ("401", "set `auth: oauth` for it and run `rialto login URL`"),
+        (
+            "x wants a sign-in; run: rialto login x",
+            "needs a sign-in: x wants a sign-in; run: rialto login x",
+        ),
+    ] {
+        let (call, _) = bench.routed("github", "tools/call", &json!({"name": "gh__issue"}));
+        let failure = Failure::Upstream(Arc::new(Upstream::new(UpstreamFault::Unauthorized, what)));
+        let answer = sole_reply(&bench.fail("github", call, failure));
+        let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+        assert!(text.contains("`github`") && text.contains(way_out), "{text}");
+    }
     let (call, _) = bench.routed("github", "prompts/get", &json!({"name": "gh__review"}));
     let out = bench.fail("github", call, unauthorized());
     assert_eq!(failures(&out), [(call, "upstream_unauthorized")]);
