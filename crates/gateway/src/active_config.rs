@@ -32,6 +32,19 @@ pub(crate) struct ActiveConfig {
     pub(crate) drain: Duration,
 }
 
+impl ActiveConfig {
+    /// Returns the destinations in the order in which they are to be started: the members of an
+    /// aggregate before it.
+    pub(crate) fn in_order_of_start(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
+        let is_aggregate = |endpoint: &&Arc<Endpoint>| endpoint.upstream.aggregate().is_some();
+        let servers = self
+            .destinations
+            .values()
+            .filter(move |endpoint| !is_aggregate(endpoint));
+        servers.chain(self.destinations.values().filter(is_aggregate))
+    }
+}
+
 /// Why settings cannot be taken over.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
@@ -89,7 +102,14 @@ pub(crate) fn build_destinations(
     unusable: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, Arc<Endpoint>>, ReloadError> {
     let mut destinations = BTreeMap::new();
-    for wanted in &settings.destinations {
+    // The members of an aggregate come before it.
+    let is_aggregate = |wanted: &&settings::Destination| matches!(wanted.backend, BackendSpec::Aggregate(_));
+    let servers = settings
+        .destinations
+        .iter()
+        .filter(|wanted| !is_aggregate(wanted));
+    let aggregates = settings.destinations.iter().filter(is_aggregate);
+    for wanted in servers.chain(aggregates) {
         let same = present
             .get(&wanted.name)
             .filter(|present| present.is_as_wanted(wanted, shared));
@@ -106,12 +126,13 @@ pub(crate) fn build_destinations(
                     }
                     tracing::error!(destination = %wanted.name, %why, "cannot start");
                 }
-                let made = Endpoint::new(wanted.clone(), shared.clone(), broken);
+                let made = Endpoint::new(wanted.clone(), shared.clone(), broken, &destinations);
                 let draining = || shared.draining.named(&wanted.name).into_iter().next();
-                Arc::new(match present.get(&wanted.name).cloned().or_else(draining) {
+                let made = match present.get(&wanted.name).cloned().or_else(draining) {
                     Some(predecessor) => made.counting_on(&predecessor),
                     None => made,
-                })
+                };
+                Endpoint::shared(made)
             }
         };
         destinations.insert(wanted.name.clone(), destination);
@@ -168,6 +189,7 @@ fn check_command(destination: &settings::Destination, parent: &BTreeMap<String, 
     let spec = match &destination.backend {
         BackendSpec::Process(spec) => spec,
         BackendSpec::Remote(spec) => return check_remote(spec),
+        BackendSpec::Aggregate(_) => return None,
     };
     let program = spec.argv.first().map(String::as_str).unwrap_or_default();
     let child = environment(parent.iter(), spec.inherits, &spec.env);

@@ -175,6 +175,10 @@ pub struct AuditRecord<'a> {
     pub http_method: &'a str,
     pub mcp_method: Option<&'a str>,
     pub tool: Option<&'a str>,
+    /// The member of an aggregate that had the call.
+    pub member: Option<&'a str>,
+    /// What the member itself calls what was called; `tool` has the name that the client used.
+    pub own_name: Option<&'a str>,
     /// The id as it came: raw JSON.
     pub rpc_id: Option<&'a [u8]>,
     pub status_code: u16,
@@ -351,6 +355,11 @@ fn compose(line: &mut String, record: &AuditRecord<'_>, now: SystemTime) -> fmt:
         }
     }
     text(line, ",\"tool\":", record.tool)?;
+    // Records of plain destinations have no such fields.
+    if record.member.is_some() {
+        text(line, ",\"member\":", record.member)?;
+        text(line, ",\"own_name\":", record.own_name)?;
+    }
     line.push_str(",\"rpc_id\":");
     rpc_id(line, record.rpc_id.unwrap_or(b"null"))?;
     let micros = u64::try_from(record.latency.as_micros()).unwrap_or(u64::MAX);

@@ -1,6 +1,7 @@
 //! A destination as clients address it: its name, its sessions, its modern requests, its policy.
 //! The server behind it is its [`Upstream`].
 
+pub(crate) mod aggregate;
 mod closing;
 mod eviction;
 mod modern_requests;
@@ -9,6 +10,7 @@ mod restoration;
 mod task_owners;
 #[cfg(test)]
 mod tests;
+mod upstreams;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +19,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use parking_lot::{Mutex, MutexGuard};
+use protocol::aggregate::ToolsMode;
 use protocol::exchange::{Ask, BackendError, CallKey, Client, Failure, Principal, SessionKey};
 use protocol::message::{Member, Message};
 use protocol::session::{self, Accepts, Session};
@@ -28,19 +31,24 @@ use uuid::Uuid;
 use crate::backend::process::Launcher;
 use crate::buffered::Buffered;
 use crate::clock::Clock;
+use crate::conversation_handle::AskTarget;
 use crate::fleet::{Fleet, PlacedServer};
-use crate::instance::{Instance, Reservation};
+use crate::instance::Reservation;
 use crate::metrics::{DestinationMetrics, LimitHits};
 use crate::modern_request_handle::ModernRequestHandle;
+use crate::offer_store::OfferStore;
 use crate::record::Recorder;
 use crate::reply::Refusal;
 use crate::seal::Sealer;
 use crate::server_eras::EraMemory;
 use crate::session_handle::{LineListener, SessionHandle};
-use crate::settings::{self, LimitSettings};
+use crate::settings::{self, BackendSpec, LimitSettings};
+use crate::sign_in_pages::SignInPages;
 use crate::status::DestinationStatus;
 use crate::threads::Threads;
 use crate::upstream::{Upstream, UpstreamContext};
+use aggregate::{Aggregate, ClientIntent};
+use upstreams::Upstreams;
 
 use closing::SessionEnd;
 pub(crate) use closing::{CloseReason, Draining, SessionUse};
@@ -67,6 +75,10 @@ pub(crate) struct SharedState {
     pub(crate) draining: Arc<Draining>,
     /// What servers have shown of their eras, across reloads.
     pub(crate) eras: Arc<EraMemory>,
+    /// What servers offered last, on disk.
+    pub(crate) offers: Option<Arc<OfferStore>>,
+    /// Where users sign in at servers.
+    pub(crate) sign_in_pages: Arc<SignInPages>,
     /// There is authentication, so that what belongs to one caller must be kept from another.
     pub(crate) tells_callers_apart: bool,
 }
@@ -91,8 +103,22 @@ pub(crate) struct Endpoint {
     pub(crate) metrics: Arc<DestinationMetrics>,
     /// Where its server is, if the whole fleet has one (`placement: one`).
     placed_server: Option<Arc<PlacedServer>>,
-    /// The server behind it.
-    pub(crate) upstream: Upstream,
+    /// The server behind it, or those of its members.
+    pub(crate) upstream: Upstreams,
+}
+
+/// Where the asks of a client go, from the choice until the client is attached.
+pub(crate) struct ReservedTarget {
+    target: AskTarget,
+    _reservation: Option<Reservation>,
+}
+
+impl std::ops::Deref for ReservedTarget {
+    type Target = AskTarget;
+
+    fn deref(&self) -> &AskTarget {
+        &self.target
+    }
 }
 
 /// What a new session was opened for.
@@ -117,13 +143,33 @@ impl SharedState {
 }
 
 impl Endpoint {
-    pub(crate) fn new(settings: settings::Destination, shared: SharedState, broken: Option<String>) -> Self {
+    /// Makes an endpoint. `others` has those that it may have as members.
+    pub(crate) fn new(
+        settings: settings::Destination,
+        shared: SharedState,
+        broken: Option<String>,
+        others: &BTreeMap<String, Arc<Self>>,
+    ) -> Self {
         let settings = Arc::new(settings);
         let fleet = shared.fleet.as_ref().filter(|fleet| fleet.has_peers());
         let fleet = fleet.filter(|_| settings.placement == settings::Placement::One);
         let placed_server = fleet.map(|fleet| fleet.placed_server(&settings.name));
         let lease = placed_server.as_ref().map(|server| Arc::clone(server.lease()));
-        let upstream = Upstream::new(Arc::clone(&settings), shared.of_upstreams(), broken, lease);
+        let upstream = match &settings.backend {
+            BackendSpec::Aggregate(spec) => {
+                let plan = Arc::clone(&spec.plan);
+                Upstreams::Members(Aggregate::new(&settings.name, plan, others, shared.clone()))
+            }
+            BackendSpec::Process(_) | BackendSpec::Remote(_) => {
+                let context = shared.of_upstreams();
+                Upstreams::One(Box::new(Upstream::new(
+                    Arc::clone(&settings),
+                    context,
+                    broken,
+                    lease,
+                )))
+            }
+        };
         Self {
             name: Arc::clone(upstream.name()),
             settings,
@@ -139,19 +185,65 @@ impl Endpoint {
         }
     }
 
+    /// Returns an endpoint that requests can share.
+    pub(crate) fn shared(made: Self) -> Arc<Self> {
+        let endpoint = Arc::new(made);
+        if let Some(aggregate) = endpoint.upstream.aggregate() {
+            aggregate.set_owner(&endpoint);
+        }
+        endpoint
+    }
+
     /// Counts on where another destination of this name stopped, so that no counter goes back at a
     /// reload.
     pub(crate) fn counting_on(mut self, predecessor: &Self) -> Self {
         self.upstream = self.upstream.counting_on(&predecessor.upstream);
-        self.metrics = Arc::clone(self.upstream.metrics());
+        if self.upstream.aggregate().is_none() {
+            self.metrics = Arc::clone(self.upstream.metrics());
+        }
         self
     }
 
     /// Returns whether these settings ask for just this destination. One that could not start is
-    /// worth another try.
+    /// worth another try. An aggregate is kept with other members too: see
+    /// [`Aggregate::update`].
     pub(crate) fn is_as_wanted(&self, settings: &settings::Destination, shared: &SharedState) -> bool {
         let is_same_world = self.shared.tells_callers_apart == shared.tells_callers_apart;
-        *self.settings == *settings && is_same_world && self.upstream.broken().is_none()
+        let is_same = match (&self.settings.backend, &settings.backend) {
+            (BackendSpec::Aggregate(_), BackendSpec::Aggregate(_)) => {
+                let wanted = settings::Destination {
+                    backend: self.settings.backend.clone(),
+                    max_message_bytes: self.settings.max_message_bytes,
+                    ..settings.clone()
+                };
+                *self.settings == wanted
+            }
+            _ => *self.settings == *settings,
+        };
+        is_same && is_same_world && self.upstream.broken().is_none()
+    }
+
+    /// Returns where the asks of a client go: to an instance of the server, or to a conversation
+    /// with the members.
+    fn target_for(
+        &self,
+        (key, session): (SessionKey, Option<SessionKey>),
+        client: &Client,
+        headers: &HeaderMap,
+        intent: ClientIntent,
+    ) -> Result<ReservedTarget, Refusal> {
+        if let Some(aggregate) = self.upstream.aggregate() {
+            let conversation = aggregate.open_conversation(key, client, headers, intent)?;
+            return Ok(ReservedTarget {
+                target: AskTarget::Conversation(conversation),
+                _reservation: None,
+            });
+        }
+        let reservation = self.instance_for(session, client, headers)?;
+        Ok(ReservedTarget {
+            target: AskTarget::Instance(Arc::clone(&reservation)),
+            _reservation: Some(reservation),
+        })
     }
 
     /// Returns the instance for a client, if need be in the place of another one.
@@ -162,7 +254,9 @@ impl Endpoint {
         headers: &HeaderMap,
     ) -> Result<Reservation, Refusal> {
         let make_room = |limit| self.free_instance(limit, &client.principal);
-        let found = self.upstream.instance_for(session, client, headers, make_room);
+        // An aggregate has no instance of its own, and no caller asks it for one.
+        let upstream = self.upstream.one().ok_or(Refusal::BrokenDestination)?;
+        let found = upstream.instance_for(session, client, headers, make_room);
         // If the destination has come to its end meanwhile, the client learns why.
         found.map_err(|refusal| self.check_open().err().unwrap_or(refusal))
     }
@@ -196,6 +290,7 @@ impl Endpoint {
             counters: upstream.counters,
             events_lost: handles.iter().map(|handle| handle.events_lost()).sum(),
             limits: self.metrics.overloads.all(),
+            members: upstream.members,
         }
     }
 
@@ -203,7 +298,7 @@ impl Endpoint {
     /// by now. It stays where that has something left for it, and where there is no room for
     /// another instance.
     pub(crate) fn unshare(&self, handle: &Arc<SessionHandle>) {
-        if handle.instance().is_owned() && self.check_open().is_ok() {
+        if handle.uses_owned_instance() && self.check_open().is_ok() {
             handle.leave_instance(|client| self.upstream.own_instance(client));
         }
     }
@@ -247,7 +342,11 @@ impl Endpoint {
     }
 
     pub(crate) fn max_message_bytes(&self) -> usize {
-        self.settings.max_message_bytes
+        let members = self
+            .upstream
+            .aggregate()
+            .and_then(|aggregate| aggregate.max_message_bytes());
+        members.unwrap_or(self.settings.max_message_bytes)
     }
 
     fn sessions(&self) -> MutexGuard<'_, FxHashMap<Uuid, Arc<SessionHandle>>> {
@@ -275,11 +374,35 @@ impl Endpoint {
         self.metrics.idle.wait_until(is_served).await;
     }
 
+    /// Returns the call of a tool of an aggregate under the names that members have for it. Where
+    /// no member is known to have it, nothing can be judged, and the call is refused.
+    pub(crate) fn called_tools(
+        &self,
+        principal: &Principal,
+        message: &Message,
+    ) -> Result<Vec<Message>, Refusal> {
+        let Some(aggregate) = self.upstream.aggregate() else {
+            return Ok(Vec::new());
+        };
+        let called = aggregate.called_tools(principal, message);
+        let called = called.map_err(|tool| Refusal::ToolDenied { tool })?;
+        let calls = called.into_iter().filter_map(|own| {
+            let name = protocol::message::quoted(&own);
+            let text =
+                format!(r#"{{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{{"name":{name}}}}}"#);
+            Message::scan(text.into()).ok()
+        });
+        Ok(calls.collect())
+    }
+
     /// Checks whether the policy lets a message through. By the body: headers were compared with
     /// it, or do not count.
     pub(crate) fn check_tool(&self, message: &Message) -> Result<(), Refusal> {
-        self.upstream
-            .tools()
+        let Some(tools) = self.upstream.tools() else {
+            // What an aggregate shows is judged by the members' own names already.
+            return Ok(());
+        };
+        tools
             .check(message)
             .map_err(|denied| Refusal::ToolDenied { tool: denied.name })
     }
@@ -292,8 +415,19 @@ impl Endpoint {
         headers: &HeaderMap,
         opening: SessionOpen,
     ) -> Result<(Arc<SessionHandle>, Option<CallKey>), Refusal> {
+        self.open_listing(principal, headers, opening, None)
+    }
+
+    /// The same for a client whose URL may choose how the tools of an aggregate are listed.
+    pub(crate) fn open_listing(
+        &self,
+        principal: Principal,
+        headers: &HeaderMap,
+        opening: SessionOpen,
+        tools: Option<ToolsMode>,
+    ) -> Result<(Arc<SessionHandle>, Option<CallKey>), Refusal> {
         let limits = self.session_limits();
-        self.open_for(principal, headers, opening, limits, None)
+        self.open_for(principal, headers, opening, limits, (None, tools))
     }
 
     /// Returns the limits of a session here, unless its frontend has its own.
@@ -313,7 +447,7 @@ impl Endpoint {
         opening: SessionOpen,
         limits: session::Limits,
     ) -> Result<(Arc<SessionHandle>, Option<CallKey>), Refusal> {
-        self.open_for(principal, headers, opening, limits, None)
+        self.open_for(principal, headers, opening, limits, (None, None))
     }
 
     /// The same for a client that reads lines: the listener receives all messages of the session.
@@ -325,7 +459,7 @@ impl Endpoint {
         listener: Arc<dyn LineListener>,
     ) -> Result<(Arc<SessionHandle>, Option<CallKey>), Refusal> {
         let limits = self.session_limits();
-        self.open_for(principal, headers, opening, limits, Some(listener))
+        self.open_for(principal, headers, opening, limits, (Some(listener), None))
     }
 
     fn open_for(
@@ -334,7 +468,7 @@ impl Endpoint {
         headers: &HeaderMap,
         opening: SessionOpen,
         limits: session::Limits,
-        listener: Option<Arc<dyn LineListener>>,
+        (listener, tools): (Option<Arc<dyn LineListener>>, Option<ToolsMode>),
     ) -> Result<(Arc<SessionHandle>, Option<CallKey>), Refusal> {
         self.check_open()?;
         self.make_room(&principal)?;
@@ -348,7 +482,11 @@ impl Endpoint {
             SessionOpen::Implicit(_) => (None, None),
         };
         let client = Arc::new(Client::declaring(principal, declared, info));
-        let instance = self.instance_for(Some(key), &client, headers)?;
+        let intent = ClientIntent {
+            tools,
+            is_list: false,
+        };
+        let target = self.target_for((key, Some(key)), &client, headers, intent)?;
         let (session, call, ask) = match opening {
             SessionOpen::Initialize(message, accepts) => {
                 let (session, call, ask) = Session::open(key, client, limits, now, message, accepts);
@@ -363,8 +501,8 @@ impl Endpoint {
             Some(_) => session.on_lines(),
             None => session,
         };
-        let handle = self.new_handle(Uuid::new_v4(), session, &instance, listener);
-        self.present(&handle, &instance, ask)?;
+        let handle = self.new_handle(Uuid::new_v4(), session, &target, listener);
+        self.present(&handle, &target, ask)?;
         self.metrics.sessions_opened.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(destination = %self.name, session = %handle.hash().as_str(), "session opened");
         Ok((handle, call))
@@ -374,14 +512,14 @@ impl Endpoint {
         &self,
         id: Uuid,
         session: Session,
-        instance: &Arc<Instance>,
+        target: &AskTarget,
         listener: Option<Arc<dyn LineListener>>,
     ) -> Arc<SessionHandle> {
         let handle = Arc::new(SessionHandle::new(
             id.to_string(),
             Arc::clone(&self.name),
             session,
-            Arc::clone(instance),
+            target.clone(),
             self.shared.clock,
             Arc::clone(&self.shared.recorder),
             listener,
@@ -392,15 +530,10 @@ impl Endpoint {
 
     /// Presents the client of a session to its server, and adds the session to those that clients
     /// can address.
-    fn present(
-        &self,
-        handle: &Arc<SessionHandle>,
-        instance: &Arc<Instance>,
-        ask: Ask,
-    ) -> Result<(), Refusal> {
+    fn present(&self, handle: &Arc<SessionHandle>, target: &AskTarget, ask: Ask) -> Result<(), Refusal> {
         // The instance knows the session before another thread can find it and end it.
-        instance.attach(handle.key(), Arc::<SessionHandle>::clone(handle));
-        instance.ask(self.shared.clock.now(), ask);
+        target.attach(handle.key(), Arc::<SessionHandle>::clone(handle));
+        target.ask(self.shared.clock.now(), ask);
         let id = Uuid::parse_str(handle.id()).unwrap_or_default();
         let registered = self.register(id, handle);
         registered.inspect_err(|_| self.end(handle, SessionEnd::HandedOver))
@@ -491,7 +624,7 @@ impl Endpoint {
         }
         for handle in handles {
             handle.tick(now);
-            if handle.instance().is_owned() && handle.instance().keeps_waiting(handle.key()) {
+            if handle.uses_owned_instance() && handle.keeps_waiting() {
                 self.unshare(&handle);
             }
             if handle.is_expired(now, session_idle) {

@@ -65,6 +65,7 @@ pub(crate) fn settings() -> Settings {
         session_idle: Duration::from_secs(60),
         drain: Duration::from_secs(1),
         state_dir: None,
+        offers_dir: None,
         cluster: None,
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),

@@ -27,12 +27,14 @@ use crate::guard::limits::Limiter;
 use crate::guard::origin::OriginGuard;
 use crate::line_sink::LineSink;
 use crate::metrics::{DestinationMetrics, ListenerMetrics};
+use crate::offer_store::OfferStore;
 use crate::peer::Peers;
 use crate::record::{RecordListener, Recorder};
 use crate::replica::{ClusterError, Replica};
 use crate::seal::Sealer;
 use crate::session_store::SessionStore;
 use crate::settings::{AuditSink, LimitSettings, Settings};
+use crate::sign_in_pages::SignInPages;
 use crate::state_dir::{StateDir, StateDirError};
 use crate::status::{ClusterStatus, DestinationStatus, Status};
 use crate::tasks;
@@ -145,6 +147,7 @@ impl Gateway {
         let clock = Clock::new();
         let tls = settings.tls.as_ref().map(Tls::open).transpose()?.map(Arc::new);
         let state_dir = settings.state_dir.as_deref().map(StateDir::open).transpose()?;
+        let offers = OfferStore::of(settings)?;
         let sealer = Arc::new(match (&replica, &state_dir) {
             (Some(replica), _) => Sealer::of_replica(replica.key.sealing_key(), replica.node.id.process()),
             (None, Some(state_dir)) => Sealer::with_key(state_dir.key()?),
@@ -192,6 +195,8 @@ impl Gateway {
             }),
             sealer,
             eras: Arc::default(),
+            offers: offers.map(Arc::new),
+            sign_in_pages: Arc::new(SignInPages::new(origin_of_pages(settings, listen))),
             tells_callers_apart: settings.auth.is_on(),
         };
         let unusable = active_config::check_commands(settings, &shared.environment);
@@ -200,7 +205,10 @@ impl Gateway {
             .iter()
             .filter_map(|(name, made)| Some((name.clone(), made.upstream.broken()?.to_owned())))
             .collect();
-        if broken.len() == destinations.len() {
+        let servers = destinations
+            .values()
+            .filter(|made| made.upstream.aggregate().is_none());
+        if broken.len() == servers.count() {
             return Err(StartError::NothingStarts(broken));
         }
         let root = settings
@@ -552,6 +560,16 @@ impl LocalSessions for Gateway {
 }
 
 /// Returns the one replica of a machine whose sessions survive in a file.
+/// Returns where this gateway is reached, if its users may sign in at servers on pages of its own:
+/// from this machine alone, by any caller.
+fn origin_of_pages(settings: &Settings, listen: SocketAddr) -> Option<String> {
+    let is_local = listen.ip().is_loopback() && listen.port() != 0;
+    let is_behind_another = settings.public_url.is_some() || !settings.allowed_hosts.is_empty();
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    let may_have = is_local && !is_behind_another && !settings.auth.is_on() && settings.cluster.is_none();
+    may_have.then(|| format!("{scheme}://{listen}"))
+}
+
 fn local_node() -> Node {
     Node {
         id: NodeId::generate("local").expect("a plain name"),

@@ -309,6 +309,11 @@ impl Guard {
         }
     }
 
+    /// Returns whether rules about tools hold for this caller.
+    pub(crate) fn judges_tools(&self, caller: &Caller) -> bool {
+        caller.granted != Granted::Everything && self.rules.has_tools()
+    }
+
     /// Checks the caller's scopes against the method and the tool of the message that will be sent
     /// on.
     pub(crate) fn permit(

@@ -57,6 +57,8 @@ pub(crate) struct Instance {
     /// to stop.
     pub(crate) supervisor_wake: Notify,
     stopping: AtomicBool,
+    /// No further client is to use it: a reload has replaced its destination.
+    retired: AtomicBool,
     /// The server has asked a question, so from now on the instance serves one principal, its
     /// owner.
     owned: AtomicBool,
@@ -249,6 +251,7 @@ impl Instance {
             outgoing_ready: Notify::new(),
             supervisor_wake: Notify::new(),
             stopping: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             owned: AtomicBool::new(false),
             reservations: AtomicU64::new(0),
             ended_reservations: AtomicU64::new(0),
@@ -451,6 +454,11 @@ impl Instance {
         }
     }
 
+    /// Returns whether its clients should use another instance as soon as they can.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_stopping() || self.retired.load(Ordering::Acquire)
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -609,6 +617,7 @@ impl Instance {
 
     /// Refuses the calls that wait for the server, and new ones.
     pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
         self.with(|multiplexer, _| multiplexer.handle_retired());
     }
 

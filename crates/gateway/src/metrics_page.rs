@@ -303,7 +303,28 @@ fn presence(views: &[DestinationView<'_>]) -> Vec<Family> {
             Value::Level(of(view) as f64)
         })
     };
+    let mut members = Family::gauge(
+        "rialto_aggregate_members",
+        "Members of an aggregate: 1 for the state that each is in",
+    );
+    let mut withheld = Family::gauge(
+        "rialto_aggregate_withheld",
+        "What members of an aggregate offer and it does not show",
+    );
+    for (view, status) in views
+        .iter()
+        .filter_map(|view| Some((view, view.status.members.as_ref()?)))
+    {
+        for member in &status.members {
+            let labels = view.labels(&[("member", &member.name), ("state", member.state.as_str())]);
+            members.samples.push((labels, Value::Level(1.0)));
+        }
+        let count = Value::Level(status.withheld.len() as f64);
+        withheld.samples.push((view.labels(&[]), count));
+    }
     vec![
+        members,
+        withheld,
         gauge("rialto_sessions", "Sessions that are open", |view| {
             view.status.sessions
         }),

@@ -23,9 +23,10 @@ use tokio::time::Sleep;
 
 use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
 use crate::clock::Clock;
+use crate::conversation_handle::AskTarget;
 use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
-use crate::instance::{Instance, InstanceUser};
+use crate::instance::InstanceUser;
 use crate::metrics::DestinationMetrics;
 use crate::record::{Ending, Record, Recorder, Subject};
 use crate::reply;
@@ -54,7 +55,7 @@ pub(crate) struct ModernRequestHandle {
     pub(crate) name: u128,
     destination: Arc<str>,
     principal: String,
-    instance: Arc<Instance>,
+    target: AskTarget,
     clock: Clock,
     recorder: Arc<Recorder>,
     pub(crate) metrics: Arc<DestinationMetrics>,
@@ -108,7 +109,7 @@ impl ModernRequestHandle {
     pub(crate) fn start(
         spec: RequestSpec,
         destination: Arc<str>,
-        instance: Arc<Instance>,
+        target: AskTarget,
         clock: Clock,
         recorder: Arc<Recorder>,
         metrics: Arc<DestinationMetrics>,
@@ -131,7 +132,7 @@ impl ModernRequestHandle {
             name: uuid::Uuid::new_v4().as_u128(),
             destination,
             principal,
-            instance: Arc::clone(&instance),
+            target,
             clock,
             recorder,
             metrics,
@@ -143,7 +144,7 @@ impl ModernRequestHandle {
                 permit,
             }),
         });
-        instance.attach(key, Arc::<Self>::clone(&handle));
+        handle.target.attach(key, Arc::<Self>::clone(&handle));
         handle.act(|_, orders| {
             orders.extend(asks.into_iter().map(|mut ask| {
                 if let Ask::Call(call) = &mut ask {
@@ -157,7 +158,7 @@ impl ModernRequestHandle {
 
     /// Checks that the headers of a retry match its arguments, as far as its tool is known.
     pub(crate) fn check_mirrored(&self, message: &Message, params: &MirroredParams) -> Result<(), String> {
-        self.instance.check_mirrored(message, params)
+        self.target.check_mirrored(message, params)
     }
 
     /// Counts the events of this request in the gateway's budget.
@@ -329,7 +330,7 @@ impl ModernRequestHandle {
     fn carry_out(&self, order: RequestOrder) {
         match order {
             RequestOrder::Wake(waker) => waker.wake(),
-            RequestOrder::Ask(ask) => self.instance.ask(self.clock.now(), ask),
+            RequestOrder::Ask(ask) => self.target.ask(self.clock.now(), ask),
             RequestOrder::Ended(record, permit) => {
                 drop(permit);
                 self.record(&record);
@@ -362,8 +363,9 @@ impl ModernRequestHandle {
         };
         let latency = self.clock.now().since(ended.started);
         let response = Written::from(ended.response.clone());
+        let route = self.target.take_route(None);
         let record = Record::of_message(&ended.message, status, ending, latency, Some(&response));
-        self.recorder.record(&subject, &record);
+        self.recorder.record(&subject, &record.routed(route.as_ref()));
     }
 }
 

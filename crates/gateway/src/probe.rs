@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use protocol::aggregate::ListKind;
 use protocol::exchange::Principal;
 use protocol::message::Message;
 use protocol::session::Accepts;
 use protocol::version::Version;
 use serde_json::Value;
 
+use crate::endpoint::aggregate::{self, Aggregate};
 use crate::endpoint::{Endpoint, SessionOpen};
 use crate::escape;
 use crate::gateway::Gateway;
@@ -23,6 +25,8 @@ pub struct Probe {
     pub transport: &'static str,
     pub took: Duration,
     pub result: Result<Presented, String>,
+    /// What the operator should know, though it is no fault.
+    pub notes: Vec<String>,
 }
 
 /// A server that answered.
@@ -35,6 +39,14 @@ pub struct Presented {
     pub tools: Option<usize>,
 }
 
+/// Which members of an aggregate are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Everything,
+    /// Those whose servers do not wait for a call.
+    Started,
+}
+
 impl Gateway {
     /// Tries every destination out, all at once, and ends what it started.
     pub async fn probe(self: Arc<Self>) -> Vec<Probe> {
@@ -45,7 +57,9 @@ impl Gateway {
             .values()
             .map(|destination| {
                 let (gateway, destination) = (Arc::clone(&self), Arc::clone(destination));
-                crate::tasks::spawn("probe", async move { gateway.probe_one(&destination).await })
+                crate::tasks::spawn("probe", async move {
+                    gateway.probe_one(&destination, Reach::Everything).await
+                })
             })
             .collect();
         for probe in running {
@@ -59,16 +73,21 @@ impl Gateway {
     pub const OWN_PRINCIPAL: &'static str = "rialto (itself)";
 
     /// Tries out one destination of a gateway that serves: starts its server, if none runs, and
-    /// counts its tools. `None`: there is no such destination.
+    /// counts its tools. Members of an aggregate that start with a call are left alone. `None`:
+    /// there is no such destination.
     pub async fn try_out(&self, destination: &str) -> Option<Probe> {
         let destination = self.config().destinations.get(destination).cloned()?;
-        Some(self.probe_one(&destination).await)
+        Some(self.probe_one(&destination, Reach::Started).await)
     }
 
-    async fn probe_one(&self, destination: &Endpoint) -> Probe {
+    async fn probe_one(&self, destination: &Endpoint, reach: Reach) -> Probe {
         let began = self.clock.now();
-        let result = present(destination).await;
+        let (result, notes) = match destination.upstream.aggregate() {
+            Some(aggregate) => present_aggregate(aggregate, reach).await,
+            None => (present(destination).await, Vec::new()),
+        };
         Probe {
+            notes,
             destination: destination.name.to_string(),
             transport: destination.status(true).transport,
             took: self.clock.now().since(began),
@@ -85,8 +104,49 @@ impl Probe {
             transport: "-",
             took: Duration::ZERO,
             result: Err(why),
+            notes: Vec::new(),
         }
     }
+}
+
+/// Reads every member of an aggregate. Names that several members claim are a fault; names and
+/// instructions that had to be cut are not.
+async fn present_aggregate(aggregate: &Aggregate, reach: Reach) -> (Result<Presented, String>, Vec<String>) {
+    let failed = aggregate.read_all(reach == Reach::Everything).await;
+    let (view, plan) = (aggregate.view(), aggregate.plan());
+    let mut notes: Vec<String> = failed
+        .iter()
+        .map(|(member, why)| format!("member `{member}`: {why}; its own line has the details"))
+        .collect();
+    for (member, own, shown) in view.cut_names() {
+        notes.push(format!(
+            "member `{member}`: the name `{own}` is too long and is shown as `{shown}`; write a shorter one \
+             under `members.{member}.tools.rename`"
+        ));
+    }
+    for member in view.cut_instructions() {
+        notes.push(format!(
+            "member `{member}`: its instructions were cut; `instructions_limit` is {} bytes",
+            plan.limits().instructions_limit
+        ));
+    }
+    let withheld = aggregate::withheld(&view);
+    let result = if !withheld.is_empty() {
+        Err(format!(
+            "some of what members offer is not shown:\n{}",
+            withheld.join("\n")
+        ))
+    } else if !view.is_known() && (!failed.is_empty() || reach == Reach::Everything) {
+        Err("none of its members could be read".to_owned())
+    } else {
+        Ok(Presented {
+            era: "both",
+            version: Version::NEWEST_MODERN.as_str().to_owned(),
+            server: format!("{} {}", plan.name(), env!("CARGO_PKG_VERSION")),
+            tools: view.is_known().then(|| view.count(ListKind::Tools)),
+        })
+    };
+    (result, notes)
 }
 
 async fn present(destination: &Endpoint) -> Result<Presented, String> {
@@ -117,7 +177,7 @@ async fn present(destination: &Endpoint) -> Result<Presented, String> {
     };
     destination.close(&handle);
     Ok(Presented {
-        era: handle.server_era().as_str(),
+        era: handle.server_era().map_or("both", |era| era.as_str()),
         version: text("/result/protocolVersion"),
         server: format!(
             "{} {}",

@@ -9,6 +9,7 @@ mod call_log;
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::aggregate::Routed;
 use protocol::exchange::{Failure, UpstreamFault};
 use protocol::message::{Member, Message, Written};
 use protocol::version::Era;
@@ -122,6 +123,8 @@ pub(crate) struct Record<'a> {
     pub(crate) request_bytes: u64,
     pub(crate) response: Option<&'a Written>,
     pub(crate) response_bytes: u64,
+    /// The member of an aggregate that had the call, and what it calls what was called.
+    pub(crate) route: Option<&'a Routed>,
 }
 
 impl<'a> Record<'a> {
@@ -142,7 +145,13 @@ impl<'a> Record<'a> {
             request_bytes: message.len() as u64,
             response,
             response_bytes: response.map_or(0, |response| response.len() as u64),
+            route: None,
         }
+    }
+
+    /// Returns the record with the member of an aggregate that had the call.
+    pub(crate) fn routed(self, route: Option<&'a Routed>) -> Self {
+        Self { route, ..self }
     }
 
     /// Returns the record of a stream or a session that was closed.
@@ -156,6 +165,7 @@ impl<'a> Record<'a> {
             request_bytes: 0,
             response: None,
             response_bytes: sent,
+            route: None,
         }
     }
 }
@@ -207,6 +217,8 @@ impl RecordListener for Audit {
             http_method: record.http_method,
             mcp_method: message.and_then(Message::method_name).as_deref(),
             tool: message.and_then(|message| message.text(Member::Name)).as_deref(),
+            member: record.route.map(|route| &*route.member),
+            own_name: record.route.map(|route| route.own.as_str()),
             rpc_id: id.and_then(|message| message.raw(Member::Id)),
             status_code: record.status,
             outcome: record.ending.outcome(),

@@ -22,7 +22,8 @@ use crate::active_config::{self, ActiveConfig, ReloadError};
 use crate::endpoint::{CloseReason, Endpoint, SharedState};
 use crate::gateway::Gateway;
 use crate::guard::origin::OriginGuard;
-use crate::settings::Settings;
+use crate::offer_store::OfferStore;
+use crate::settings::{BackendSpec, Settings};
 use crate::tasks;
 use crate::tls::{Pair, Tls};
 
@@ -76,8 +77,12 @@ impl Gateway {
         let before = self.config();
         let shared = SharedState {
             tells_callers_apart: settings.auth.is_on(),
+            offers: self.shared.offers.clone().or_else(|| first_offers(settings)),
             ..self.shared.clone()
         };
+        if settings.auth.is_on() {
+            shared.sign_in_pages.clear();
+        }
         let destinations =
             active_config::build_destinations(settings, &shared, &before.destinations, unusable)?;
         if let Some((tls, pair)) = pair {
@@ -103,8 +108,20 @@ impl Gateway {
             .collect();
         let is_gone = |name: &&String| !destinations.contains_key(*name);
         report.removed = before.destinations.keys().filter(is_gone).cloned().collect();
-        for name in report.added.iter().chain(&report.replaced) {
+        let started = report.added.iter().chain(&report.replaced);
+        let (aggregates, servers): (Vec<&String>, Vec<&String>) =
+            started.partition(|name| destinations[*name].upstream.aggregate().is_some());
+        for name in servers.into_iter().chain(aggregates) {
             destinations[name].upstream.start();
+        }
+        // Those that are kept take the members of the new settings, and keep their sessions.
+        for wanted in &settings.destinations {
+            if let BackendSpec::Aggregate(spec) = &wanted.backend
+                && report.kept.contains(&wanted.name)
+                && let Some(aggregate) = destinations[&wanted.name].upstream.aggregate()
+            {
+                aggregate.update(Arc::clone(&spec.plan), &destinations);
+            }
         }
         // Found from now on where the new destinations have nothing.
         for destination in &retiring {
@@ -176,4 +193,11 @@ impl Gateway {
             gateway.shared.draining.remove(&destination);
         });
     }
+}
+
+/// Returns where offers are kept, if the settings have an aggregate for the first time.
+fn first_offers(settings: &Settings) -> Option<Arc<OfferStore>> {
+    let opened = OfferStore::of(settings);
+    let opened = opened.inspect_err(|error| tracing::warn!(%error, "what members offer is not stored"));
+    opened.ok().flatten().map(Arc::new)
 }

@@ -13,6 +13,7 @@
 //! call is lost, or forward the request to the replica that has it.
 
 mod call;
+mod cursor;
 pub(crate) mod state;
 
 use std::sync::OnceLock;

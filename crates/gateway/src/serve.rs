@@ -34,7 +34,7 @@ impl Gateway {
             Listening::Own(listener) => (listener, false),
             Listening::Inherited(listener) => (listener, true),
         };
-        for destination in self.config().destinations.values() {
+        for destination in self.config().in_order_of_start() {
             destination.upstream.start();
         }
         let (closing, _) = watch::channel(false);

@@ -77,6 +77,7 @@ impl EraMemory {
                 cwd: spec.cwd.clone(),
             },
             BackendSpec::Remote(spec) => ServerKey::Url(spec.url.to_string()),
+            BackendSpec::Aggregate(_) => ServerKey::Url(String::new()),
         };
         let mut servers = self.0.lock();
         if servers.len() >= MAX_SERVERS {

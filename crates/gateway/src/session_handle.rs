@@ -30,6 +30,7 @@ use protocol::version::Era;
 use crate::audit::SessionHash;
 use crate::buffered::{Buffered, KeepsEvents, KeptEvents, ReportedEvents};
 use crate::clock::Clock;
+use crate::conversation_handle::AskTarget;
 use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
 use crate::guard::rate::Allowance;
@@ -52,8 +53,8 @@ pub(crate) struct SessionHandle {
     principal: String,
     /// The common beginning of its audit records, where there is an audit log.
     composed: Option<Box<str>>,
-    /// The instance that the session was opened on.
-    first_instance: Arc<Instance>,
+    /// What the session was opened on.
+    target: AskTarget,
     /// The instance that it has moved to since. A session moves at most once: the second one is its
     /// principal's own.
     moved_to: OnceLock<Arc<Instance>>,
@@ -115,7 +116,7 @@ impl SessionHandle {
         id: String,
         destination: Arc<str>,
         session: Session,
-        instance: Arc<Instance>,
+        target: AskTarget,
         clock: Clock,
         recorder: Arc<Recorder>,
         listener: Option<Arc<dyn LineListener>>,
@@ -131,8 +132,8 @@ impl SessionHandle {
             principal,
             composed,
             id,
-            metrics: Arc::clone(instance.metrics()),
-            first_instance: instance,
+            metrics: Arc::clone(target.metrics()),
+            target,
             moved_to: OnceLock::new(),
             is_moving: AtomicBool::new(false),
             clock,
@@ -213,15 +214,36 @@ impl SessionHandle {
         self.key
     }
 
-    /// Returns the instance that the session uses.
-    pub(crate) fn instance(&self) -> &Arc<Instance> {
-        self.moved_to.get().unwrap_or(&self.first_instance)
+    fn ask(&self, now: Moment, ask: Ask) {
+        match self.moved_to.get() {
+            Some(instance) => instance.ask(now, ask),
+            None => self.target.ask(now, ask),
+        }
+    }
+
+    /// Returns whether an instance that it uses is one principal's, so that it may have to leave.
+    pub(crate) fn uses_owned_instance(&self) -> bool {
+        match (self.moved_to.get(), &self.target) {
+            (Some(instance), _) | (None, AskTarget::Instance(instance)) => instance.is_owned(),
+            (None, AskTarget::Conversation(conversation)) => conversation.is_owned(),
+        }
+    }
+
+    /// Returns whether a call waits to be sent.
+    pub(crate) fn keeps_waiting(&self) -> bool {
+        match (self.moved_to.get(), &self.target) {
+            (Some(instance), _) | (None, AskTarget::Instance(instance)) => instance.keeps_waiting(self.key),
+            (None, AskTarget::Conversation(conversation)) => conversation.keeps_waiting(),
+        }
     }
 
     /// Moves the session from an instance that is another principal's to one that `find` returns,
-    /// unless it has something left where it is.
+    /// unless it has something left where it is. The members of an aggregate find their own.
     pub(crate) fn leave_instance(self: &Arc<Self>, find: impl FnOnce(&Client) -> Option<Reservation>) {
-        let instance = self.instance();
+        let instance = match (self.moved_to.get(), &self.target) {
+            (Some(instance), _) | (None, AskTarget::Instance(instance)) => instance,
+            (None, AskTarget::Conversation(conversation)) => return conversation.leave_owned_instances(),
+        };
         let Some(leaving) = instance.leaving_client(self.key) else {
             return;
         };
@@ -277,9 +299,9 @@ impl SessionHandle {
         self.lock().session.events_lost()
     }
 
-    /// Returns the era used towards the session's server.
-    pub(crate) fn server_era(&self) -> Era {
-        self.instance().era()
+    /// Returns the era used towards the session's server, if there is one server.
+    pub(crate) fn server_era(&self) -> Option<Era> {
+        self.target.era()
     }
 
     /// Takes a message of the client; what it asks for is passed on to the instance. A call keeps
@@ -371,8 +393,8 @@ impl SessionHandle {
 
     /// Returns what an ended session held: its permit, and its place at the instance that it left.
     fn let_go(&self) {
-        if self.moved_to.get().is_some() {
-            self.first_instance.forget_moved(self.key);
+        if let (Some(_), AskTarget::Instance(first)) = (self.moved_to.get(), &self.target) {
+            first.forget_moved(self.key);
         }
         *self.permit.lock() = None;
         self.metrics.events_lost.fetch_add(self.events_lost(), Relaxed);
@@ -403,7 +425,7 @@ impl SessionHandle {
 
     /// Returns what the tokens of its event ids are bound to.
     fn token_binding(&self) -> String {
-        let destination = self.instance().destination();
+        let destination = self.target.destination();
         format!("{destination}\n{}\n{}", self.principal, self.id)
     }
 
@@ -444,7 +466,7 @@ impl SessionHandle {
     fn carry_out(&self, now: Moment, order: SessionOrder) {
         match order {
             SessionOrder::Wake(waker) => waker.wake(),
-            SessionOrder::Ask(ask) => self.instance().ask(now, ask),
+            SessionOrder::Ask(ask) => self.ask(now, ask),
             SessionOrder::SendLine(line) => {
                 if let Some(listener) = &self.listener {
                     Arc::clone(listener).receive(line);
@@ -474,19 +496,15 @@ impl SessionHandle {
         };
         let latency = now.since(call.started);
         let response = Some(&call.response);
-        self.record(&Record::of_message(
-            &call.message,
-            status,
-            ending,
-            latency,
-            response,
-        ));
+        let route = self.target.take_route(Some(call.call));
+        let record = Record::of_message(&call.message, status, ending, latency, response);
+        self.record(&record.routed(route.as_ref()));
     }
 
     /// Records what ended in this session.
     pub(crate) fn record(&self, record: &Record<'_>) {
         let subject = Subject {
-            destination: self.instance().destination(),
+            destination: self.target.destination(),
             session: Some(self.hash),
             principal: &self.principal,
             composed: self.composed.as_deref(),
@@ -656,7 +674,7 @@ mod tests {
             "id".to_owned(),
             destination,
             session,
-            Arc::new(instance),
+            AskTarget::Instance(Arc::new(instance)),
             clock,
             recorder,
             None,

@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -23,6 +24,9 @@ pub use auth::{
 };
 pub use cluster::{ClusterSettings, Placement};
 pub use limits::LimitSettings;
+pub use protocol::aggregate::{
+    AggregateLimits, Annotations, MemberSpec, Plan, PlanError, PlanSpec, ToolRules, ToolsMode, WhenDown,
+};
 pub use protocol::negotiation::EraChoice;
 pub use protocol::placement::{DeclaredCapabilities as Capabilities, Sharing};
 pub use protocol::tool_policy::{Glob, ToolPolicy};
@@ -70,6 +74,8 @@ pub struct Settings {
     pub drain: Duration,
     /// Holds what a restart must find again. Without it nothing is written.
     pub state_dir: Option<PathBuf>,
+    /// Where the catalogues of aggregates are kept. Several processes may share it.
+    pub offers_dir: Option<PathBuf>,
     /// The fleet that this replica belongs to.
     pub cluster: Option<ClusterSettings>,
     /// Host names (without port) that requests may name besides loopback ones and the listen
@@ -182,6 +188,15 @@ pub struct SharingRules {
 pub enum BackendSpec {
     Process(ProcessSpec),
     Remote(RemoteSpec),
+    /// No server of its own: those of other destinations.
+    Aggregate(AggregateSpec),
+}
+
+/// Several destinations behind one endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AggregateSpec {
+    /// Its members are other destinations of the same settings.
+    pub plan: Arc<Plan>,
 }
 
 /// A stdio server: what to run.

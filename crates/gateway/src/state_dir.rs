@@ -172,7 +172,8 @@ fn make_key(directory: &Path, path: &Path) -> Result<Key, Error> {
     Ok(key)
 }
 
-fn write_private(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+/// Writes a new file for Rialto's user alone.
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)

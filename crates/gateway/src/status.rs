@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::aggregate::{MemberName, MemberState};
 use protocol::exchange::BackendError;
 use protocol::multiplexer::Counters;
 use protocol::version::Era;
@@ -90,6 +91,40 @@ pub(crate) struct DestinationStatus {
     pub(crate) events_lost: u64,
     /// The limits of its instances that calls ran into.
     pub(crate) limits: Vec<LimitHit>,
+    /// The members of an aggregate, and what it does not show of theirs.
+    pub(crate) members: Option<MembersStatus>,
+}
+
+/// The state of an aggregate's members.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MembersStatus {
+    /// In the order of the configuration.
+    pub(crate) members: Vec<MemberStatus>,
+    /// What is not shown though a member offers it, with the reasons.
+    pub(crate) withheld: Vec<String>,
+}
+
+/// The state of one member.
+#[derive(Debug, Clone)]
+pub(crate) struct MemberStatus {
+    pub(crate) name: MemberName,
+    pub(crate) state: MemberState,
+    /// Since when, in seconds of Unix time.
+    pub(crate) since: u64,
+}
+
+impl MembersStatus {
+    fn entry(&self) -> serde_json::Value {
+        let entry = |member: &MemberStatus| {
+            let state = serde_json::json!({ "state": member.state.as_str(), "since": member.since });
+            (member.name.to_string(), state)
+        };
+        self.members
+            .iter()
+            .map(entry)
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    }
 }
 
 /// What the server of an instance does.
@@ -249,6 +284,12 @@ impl DestinationStatus {
         }
         if let Some(rest) = self.rest {
             entry["server"] = rest.as_str().into();
+        }
+        if let Some(members) = &self.members {
+            entry["members"] = members.entry();
+            if !members.withheld.is_empty() {
+                entry["withheld"] = members.withheld.clone().into();
+            }
         }
         if let Some(backend_error) = &self.backend_error {
             entry["error"] = backend_error.as_str().into();

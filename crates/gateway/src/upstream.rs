@@ -32,11 +32,11 @@ use crate::server_lease::ServerLease;
 use crate::settings::{
     self, BackendSpec, ProcessSpec, RemoteSpec, Sharing, SharingRules, SignIn, Start, Transport,
 };
-use crate::status::{Depths, Health, HealthKind, Rest};
+use crate::status::{Depths, Health, HealthKind, MembersStatus, Rest};
 use crate::threads::Threads;
 use instances::{InstancePool, Instances, Started};
 
-pub(crate) use instances::InstanceKey;
+pub(crate) use instances::{Credentials, InstanceKey};
 
 /// What all upstreams have in common.
 #[derive(Debug, Clone)]
@@ -105,6 +105,8 @@ pub(crate) struct UpstreamStatus {
     /// All instances, those that are being ended included.
     pub(crate) instances: Vec<Depths>,
     pub(crate) counters: Counters,
+    /// The members, if it is an aggregate.
+    pub(crate) members: Option<MembersStatus>,
 }
 
 impl Upstream {
@@ -120,6 +122,7 @@ impl Upstream {
                 server: Arc::new(Server::new(spec.clone())),
                 thread: context.threads.for_instance().cloned(),
             },
+            BackendSpec::Aggregate(_) => unreachable!("an aggregate has no server of its own"),
         };
         Self {
             name: settings.name.as_str().into(),
@@ -221,7 +224,7 @@ impl Upstream {
         }
         match &self.settings.backend {
             BackendSpec::Process(spec) => spec.start == Start::Eager,
-            BackendSpec::Remote(_) => false,
+            BackendSpec::Remote(_) | BackendSpec::Aggregate(_) => false,
         }
     }
 
@@ -451,6 +454,7 @@ impl Upstream {
             tools: in_use.iter().find_map(|instance| instance.shown_tools()),
             instances,
             counters,
+            members: None,
         }
     }
 }

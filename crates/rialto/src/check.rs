@@ -73,6 +73,7 @@ async fn check(mut settings: Settings, environment: &Environment, output: Output
         return serve::cannot_start(error.into());
     }
     // Looked at as well: a check joins no fleet.
+    settings.offers_dir = None;
     let cluster = settings.cluster.take();
     if let Some(cluster) = &cluster
         && let Err((code, error)) = check_cluster(cluster).await
@@ -119,6 +120,11 @@ async fn check(mut settings: Settings, environment: &Environment, output: Output
     };
     let probes = gateway.probe().await;
     show(&probes, output);
+    for probe in &probes {
+        for text in &probe.notes {
+            note(&format!("`{}`: {text}", probe.destination));
+        }
+    }
     for destination in &settings.destinations {
         if let BackendSpec::Process(spec) = &destination.backend
             && let Some(rest) = rest(destination.instances.sharing, spec)
@@ -333,6 +339,7 @@ mod tests {
             transport: "stdio",
             took: Duration::ZERO,
             result,
+            notes: Vec::new(),
         };
         let evil = "\u{1b}]0;pwn\u{7} \u{9b}2J";
         let text = table(&[
@@ -358,6 +365,7 @@ mod tests {
             transport: "stdio",
             took: Duration::from_millis(12),
             result,
+            notes: Vec::new(),
         };
         let presented = Presented {
             era: "legacy",
@@ -391,12 +399,14 @@ mod tests {
                     server: "demo 1".into(),
                     tools: Some(14),
                 }),
+                notes: Vec::new(),
             },
             Probe {
                 destination: "broken-one".into(),
                 transport: "stdio",
                 took: Duration::from_millis(15_072),
                 result: Err("`nope` was not found on PATH".into()),
+                notes: Vec::new(),
             },
         ];
         let text = table(&probes);

@@ -316,6 +316,10 @@ fn complete(
                 max_message_bytes: largest.unwrap_or(globals.defaults.max_message_bytes),
                 session_idle: globals.session_idle,
                 drain: globals.drain,
+                offers_dir: globals
+                    .state_dir
+                    .as_ref()
+                    .map(|directory| directory.join("offers")),
                 state_dir: globals.state_dir,
                 cluster: globals.cluster,
                 allowed_hosts: globals.allowed_hosts,

@@ -22,6 +22,13 @@ use crate::{exit, fail, telemetry};
 
 /// Returns the hint for a person in front of a terminal.
 fn for_a_person(connection: &Connection) -> String {
+    let mut destinations = connection.settings.destinations.iter();
+    if destinations.any(|destination| matches!(destination.backend, BackendSpec::Aggregate(_))) {
+        return "rialto connect waits for an MCP host on stdin, one JSON-RPC message a line.\n  to test the \
+                servers:  rialto check --config FILE\n  to paste into a host:  rialto connect --config FILE \
+                --print-config claude-desktop|claude-code|cursor|vscode\n  Ctrl-D ends it."
+            .to_owned();
+    }
     let server = match connection
         .settings
         .destinations
@@ -35,7 +42,7 @@ fn for_a_person(connection: &Connection) -> String {
             shown.to_string()
         }
         // Its arguments may hold a secret.
-        Some(BackendSpec::Process(_)) | None => "-- COMMAND".to_owned(),
+        Some(BackendSpec::Process(_) | BackendSpec::Aggregate(_)) | None => "-- COMMAND".to_owned(),
     };
     format!(
         "rialto connect waits for an MCP host on stdin, one JSON-RPC message a line. The server is not \

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use gateway::backend::process::{Launcher, WardenCommand};
 use gateway::line_sink::LineSink;
-use gateway::settings::{BackendSpec, Settings, Start};
+use gateway::settings::{BackendSpec, Destination, Settings, Start};
 use gateway::trace::SpanSink;
 use gateway::{Gateway, Listening, StartError, Threads, platform};
 use tokio::net::TcpSocket;
@@ -361,6 +361,11 @@ fn greeting(settings: &Settings, address: SocketAddr) -> String {
                 remote.url.origin().ascii_serialization(),
                 remote.url.path()
             ),
+            BackendSpec::Aggregate(aggregate) => {
+                let members = aggregate.plan.members().iter();
+                let names: Vec<&str> = members.map(|member| &**member.name()).collect();
+                format!("all of {}", names.join(", "))
+            }
         };
         // Writing to a `String` cannot fail.
         let _ = writeln!(text, "  {scheme}://{host}/{}/mcp   ({about})", destination.name);
@@ -368,7 +373,10 @@ fn greeting(settings: &Settings, address: SocketAddr) -> String {
     if let Some(root) = &settings.root_destination {
         let _ = writeln!(text, "  {scheme}://{host}/mcp   (the same as /{root}/mcp)");
     }
-    if let Some(first) = settings.destinations.first() {
+    // One URL for everything is the one to paste.
+    let is_aggregate = |destination: &&Destination| matches!(destination.backend, BackendSpec::Aggregate(_));
+    let aggregate = settings.destinations.iter().find(is_aggregate);
+    if let Some(first) = aggregate.or(settings.destinations.first()) {
         let snippet = serde_json::json!({
             "mcpServers": { &first.name: { "type": "http", "url": format!("{scheme}://{host}/{}/mcp", first.name) } }
         });

@@ -60,6 +60,8 @@ fn call() -> AuditRecord<'static> {
         http_method: "POST",
         mcp_method: Some("tools/call"),
         tool: Some("echo"),
+        member: None,
+        own_name: None,
         rpc_id: Some(b"7"),
         status_code: 200,
         outcome: Outcome::Ok,

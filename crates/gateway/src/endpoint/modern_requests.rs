@@ -2,11 +2,11 @@
 //! back.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use http::HeaderMap;
 use parking_lot::MutexGuard;
+use protocol::aggregate::{ListKind, ToolsMode};
 use protocol::client_face::modern::{self, Classified};
 use protocol::eviction::{self, HeldCall};
 use protocol::exchange::{Client, Failure, Principal, SessionKey};
@@ -18,6 +18,8 @@ use protocol::version::{Era, Version};
 use protocol::wire::header::MirroredParams;
 
 use super::Endpoint;
+use super::aggregate::ClientIntent;
+use crate::conversation_handle::AskTarget;
 use crate::guard::limits::Permit;
 use crate::instance::Instance;
 use crate::modern_request_handle::{FirstOutcome, ModernRequestHandle, RequestSpec};
@@ -39,6 +41,8 @@ pub(crate) struct CallOptions {
     pub(crate) mirrored: Option<MirroredParams>,
     /// Its place among the calls that may be in flight.
     pub(crate) permit: Option<Permit>,
+    /// How its URL wants the tools of an aggregate to be listed.
+    pub(crate) tools: Option<ToolsMode>,
 }
 
 /// What became of the call that a state names.
@@ -55,12 +59,12 @@ pub(crate) enum ParkedCall {
 impl Endpoint {
     pub(super) fn request_spec(
         &self,
+        key: SessionKey,
         client: Arc<Client>,
         message: Message,
         classified: Classified,
         accepts: Accepts,
     ) -> RequestSpec {
-        let key = SessionKey(self.shared.session_numbers.fetch_add(1, Ordering::Relaxed));
         RequestSpec {
             key,
             states: self.state_seal(&client.principal),
@@ -73,13 +77,13 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn start(&self, instance: &Arc<Instance>, spec: RequestSpec) -> Arc<ModernRequestHandle> {
+    pub(super) fn start(&self, target: &AskTarget, spec: RequestSpec) -> Arc<ModernRequestHandle> {
         let (clock, recorder) = (self.shared.clock, Arc::clone(&self.shared.recorder));
         let metrics = Arc::clone(&self.metrics);
         let handle = ModernRequestHandle::start(
             spec,
             Arc::clone(&self.name),
-            Arc::clone(instance),
+            target.clone(),
             clock,
             recorder,
             metrics,
@@ -99,10 +103,17 @@ impl Endpoint {
     ) -> Result<Option<Arc<ModernRequestHandle>>, Refusal> {
         self.check_open()?;
         let client = Arc::new(client);
-        let instance = self.instance_for(None, &client, headers)?;
-        if self.settings.show == Show::Native {
+        let key = self.new_session_key();
+        let intent = ClientIntent {
+            tools: options.tools,
+            is_list: ListKind::of(message.method()).is_some(),
+        };
+        let target = self.target_for((key, None), &client, headers, intent)?;
+        if self.settings.show == Show::Native
+            && let AskTarget::Instance(instance) = &*target
+        {
             // The destination shows itself in the era of its server alone.
-            let era = self.negotiated_era(&instance, &client).await?;
+            let era = self.negotiated_era(instance, &client).await?;
             if era.is_some_and(|era| era != modern::ERA) {
                 return Ok(None);
             }
@@ -114,12 +125,13 @@ impl Endpoint {
             accepts,
             mirrored,
             permit,
+            tools: _,
         } = options;
         let listening = classified == Classified::Listen;
-        let mut spec = self.request_spec(client, message, classified, accepts);
+        let mut spec = self.request_spec(key, client, message, classified, accepts);
         spec.mirrored = mirrored;
         spec.permit = permit;
-        let handle = self.start(&instance, spec);
+        let handle = self.start(&target, spec);
         if listening && let Err(refusal) = self.register_listen(&handle) {
             handle.abandon();
             return Err(refusal);
@@ -165,12 +177,14 @@ impl Endpoint {
             return Ok(Some(era));
         }
         let spec = self.request_spec(
+            self.new_session_key(),
             Arc::clone(client),
             discovery(),
             Classified::Discover,
             Accepts::Json,
         );
-        match self.start(instance, spec).answer().await {
+        let target = AskTarget::Instance(Arc::clone(instance));
+        match self.start(&target, spec).answer().await {
             FirstOutcome::Complete {
                 failure: Some(failure),
                 ..
@@ -189,7 +203,9 @@ impl Endpoint {
     /// Returns what seals the server's own states for a caller, where callers or replicas differ.
     pub(crate) fn state_seal(&self, principal: &Principal) -> Option<StateSeal> {
         let has_peers = || self.fleet().is_some_and(|fleet| fleet.has_peers());
-        (self.shared.tells_callers_apart || has_peers())
+        // An aggregate names the member in a state, so that it must come back as it was.
+        let is_aggregate = self.upstream.aggregate().is_some();
+        (self.shared.tells_callers_apart || is_aggregate || has_peers())
             .then(|| StateSeal::new(Arc::clone(&self.shared.sealer), &self.binding(principal.as_str())))
     }
 

@@ -7,12 +7,14 @@ use bytes::Bytes;
 use cluster::record::{self, SessionRecord};
 use cluster::registry::Claim;
 use http::HeaderMap;
+use protocol::aggregate::ToolsMode;
 use protocol::exchange::{Client, Principal};
 use protocol::message::{Member, Message};
 use protocol::session::{Hello, Restored, Session};
 use protocol::version::Version;
 use uuid::Uuid;
 
+use super::aggregate::ClientIntent;
 use super::{Endpoint, SessionUse};
 use crate::fleet::{Fleet, SessionRoute, Wanted};
 use crate::guard::limits::Permit;
@@ -64,11 +66,12 @@ impl Endpoint {
     /// sessions of its caller.
     ///
     /// Requests of one session take turns, so that one of them restores it and the others find it.
+    /// `tools` is how the URL wants the tools of an aggregate to be listed.
     pub(crate) async fn restore(
         self: &Arc<Self>,
         id: Uuid,
         principal: &Principal,
-        headers: &HeaderMap,
+        (headers, tools): (&HeaderMap, Option<ToolsMode>),
         permit: impl Future<Output = Result<Permit, Refusal>>,
     ) -> Result<Arc<SessionHandle>, Refusal> {
         let fleet = self.fleet().ok_or(Refusal::UnknownSession)?;
@@ -86,7 +89,11 @@ impl Endpoint {
         let permit = permit.await?;
         let record = self.owned_record(fleet, id, principal).await?;
         let epoch = record.epoch;
-        let restored = self.open_restored(fleet, *record, principal, headers);
+        let intent = ClientIntent {
+            tools,
+            is_list: false,
+        };
+        let restored = self.open_restored(fleet, *record, principal, (headers, intent));
         let handle = restored.inspect_err(|_| fleet.abandon(id, epoch))?;
         handle.hold(permit);
         Ok(handle)
@@ -137,7 +144,7 @@ impl Endpoint {
         fleet: &Arc<Fleet>,
         record: SessionRecord,
         principal: &Principal,
-        headers: &HeaderMap,
+        (headers, intent): (&HeaderMap, ClientIntent),
     ) -> Result<Arc<SessionHandle>, Refusal> {
         let (Some(claim), Some(hello)) = (record.claim(), hello_of(&record)) else {
             tracing::error!(destination = %self.name, "the record of a session cannot be used");
@@ -153,7 +160,7 @@ impl Endpoint {
         };
         let client = Arc::new(Client::declaring(principal.clone(), declared, info));
         let key = self.new_session_key();
-        let instance = self.instance_for(Some(key), &client, headers)?;
+        let target = self.target_for((key, Some(key)), &client, headers, intent)?;
         let restored = Restored {
             hello,
             state: session_store::session_state(record.state.clone()),
@@ -161,9 +168,9 @@ impl Endpoint {
         };
         let (limits, now) = (self.session_limits(), self.shared.clock.now());
         let (session, ask) = Session::restore(key, client, limits, now, restored);
-        let handle = self.new_handle(claim.session, session, &instance, None);
+        let handle = self.new_handle(claim.session, session, &target, None);
         handle.keep(record_handle(fleet, claim.clone(), &record));
-        self.present(&handle, &instance, ask)?;
+        self.present(&handle, &target, ask)?;
         // Another replica may have taken it over before it could be found here.
         if !fleet.holds(&claim) {
             self.drop_copy(claim.session, claim.epoch);

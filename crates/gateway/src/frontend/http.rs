@@ -12,6 +12,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use http_body::Body as _;
 use hyper::body::Incoming;
+use protocol::aggregate::ToolsMode;
 use protocol::exchange::Principal;
 use protocol::message::{Kind, Member, Message};
 use protocol::method::Method as McpMethod;
@@ -102,6 +103,8 @@ enum Route {
     Metadata(Arc<Endpoint>, EndpointPath),
     /// `/sse` or `/message`: the old transport.
     OldTransport(Arc<Endpoint>, OldPath),
+    /// `/sign-in/TICKET`: where a user signs in at a server.
+    SignIn(String),
     Nowhere,
 }
 
@@ -114,6 +117,7 @@ impl Route {
         match self {
             Self::Mcp(..) => MCP_METHODS,
             Self::OldTransport(_, path) => path.methods(),
+            Self::SignIn(_) => "GET",
             Self::Health | Self::Ready | Self::Metrics | Self::Metadata(..) | Self::Nowhere => READING,
         }
     }
@@ -209,6 +213,7 @@ impl Gateway {
             | Route::Mcp(..)
             | Route::Metadata(..)
             | Route::OldTransport(..)
+            | Route::SignIn(_)
             | Route::Nowhere => None,
         }
     }
@@ -278,6 +283,14 @@ impl Gateway {
                     None => self.reject(&Refusal::UnknownPath),
                 }
             }
+            Route::SignIn(_) if parts.method != Method::GET => {
+                self.reject(&Refusal::WrongMethod { allow: "GET" })
+            }
+            // Boxed, since it is rare.
+            Route::SignIn(ticket) => match Box::pin(self.shared.sign_in_pages.open(&ticket)).await {
+                Some(opened) => respond::sign_in(&opened),
+                None => self.reject(&Refusal::UnknownPath),
+            },
             Route::OldTransport(destination, path) => {
                 match self
                     .admit(config, &destination, EndpointPath::Named, parts, source)
@@ -411,6 +424,7 @@ impl Gateway {
             began,
             peer,
             forwarded: source.forwarded(),
+            tools: parts.uri.query().and_then(tools_mode),
         };
         let target = AuthTarget::Destination(&destination.name, endpoint_path);
         match self.authenticate(config, parts, peer, target, began).await {
@@ -442,6 +456,16 @@ impl Gateway {
                 .refuse(parts.method.as_str(), &refusal.into())),
         }
     }
+}
+
+/// Returns how a query wants tools to be listed: `tools=all` or `tools=search`.
+fn tools_mode(query: &str) -> Option<ToolsMode> {
+    let mut values = query.split('&').filter_map(|pair| pair.strip_prefix("tools="));
+    values.next_back().and_then(|value| match value {
+        "all" => Some(ToolsMode::All),
+        "search" => Some(ToolsMode::Search),
+        _ => None,
+    })
 }
 
 fn readiness_status(is_ready: bool) -> StatusCode {
@@ -481,6 +505,9 @@ fn find(gateway: &Gateway, config: &ActiveConfig, path: &str) -> Route {
         (Some("message"), None, None) => of_root(config, OldPath::Message),
         (Some(name), Some("sse"), None) => old(name, OldPath::Stream),
         (Some(name), Some("message"), None) => old(name, OldPath::Message),
+        (Some("sign-in"), Some(ticket), None) if gateway.shared.sign_in_pages.has(ticket) => {
+            Route::SignIn(ticket.to_owned())
+        }
         _ => Route::Nowhere,
     }
 }
@@ -519,6 +546,8 @@ pub(super) struct RequestContext<'a> {
     pub(super) forwarded: Option<&'a Forwarded>,
     /// The account that it is counted on, where limits are about callers.
     pub(super) account: Option<Arc<Account>>,
+    /// How its URL wants the tools of an aggregate to be listed.
+    pub(super) tools: Option<ToolsMode>,
 }
 
 /// A refused request, as far as it was understood.
@@ -652,6 +681,12 @@ impl RequestContext<'_> {
             return Err(Refusal::OddMethod);
         }
         self.config.guard.permit(&self.caller, self.target(), message)?;
+        if self.config.guard.judges_tools(&self.caller) {
+            // A rule about a tool holds under every name that an aggregate gives it.
+            for own in self.destination.called_tools(&self.caller.principal, message)? {
+                self.config.guard.permit(&self.caller, self.target(), &own)?;
+            }
+        }
         self.destination.check_tool(message)
     }
 
@@ -722,6 +757,7 @@ impl RequestContext<'_> {
             request_bytes: refused.request_bytes,
             response: None,
             response_bytes: response.body().size_hint().lower(),
+            route: None,
         };
         self.destination.recorder().record(&subject, &record);
         response

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Response, StatusCode};
+use protocol::aggregate::ToolsMode;
 use protocol::client_face::modern::{self, Classified, InvalidRequest};
 use protocol::exchange::{Failure, Principal};
 use protocol::message::{Kind, Member, Message};
@@ -36,7 +37,7 @@ pub(super) async fn post(
     caller: &Caller,
     headers: &HeaderMap,
     message: Message,
-    mut accepts: Accepts,
+    (mut accepts, tools): (Accepts, Option<ToolsMode>),
     (mut permit, stream): (Option<Permit>, impl FnOnce() -> Result<Permit, Refusal>),
 ) -> Result<Response<Body>, Refusal> {
     let principal = caller.principal.clone();
@@ -82,6 +83,7 @@ pub(super) async fn post(
                         accepts,
                         mirrored: Some(mirrored.kept_params()),
                         permit,
+                        tools,
                     },
                 )
                 .await
@@ -356,6 +358,7 @@ mod tests {
             accepts: Accepts::Events,
             mirrored: None,
             permit: None,
+            tools: None,
         };
         let client = modern::client(&call, Principal::anonymous());
         let handle = one.modern_request(client, &HeaderMap::new(), call, options).await;
@@ -394,6 +397,7 @@ mod tests {
             accepts: Accepts::Json,
             mirrored: None,
             permit: None,
+            tools: None,
         };
         let client = modern::client(&message, Principal::anonymous());
         let handle = destination

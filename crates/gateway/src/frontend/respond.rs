@@ -11,6 +11,7 @@ use protocol::message::Written;
 
 use super::body::Body;
 use crate::reply::{Refusal, Wording, failure_status};
+use crate::sign_in_pages::Opened;
 use crate::trace::Failed;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -119,6 +120,36 @@ fn retry_after(failure: &Failure) -> Option<Duration> {
 pub(crate) fn empty(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
+    response
+}
+
+/// Returns what a browser is shown that has opened the page of a sign-in.
+pub(crate) fn sign_in(opened: &Opened) -> Response<Body> {
+    let (status, text, location) = match opened {
+        Opened::Elsewhere(url) => (StatusCode::SEE_OTHER, String::new(), Some(url.as_str())),
+        Opened::SignedIn => (
+            StatusCode::OK,
+            "Signed in. You can close this page.\n".to_owned(),
+            None,
+        ),
+        Opened::Failed(why) => (
+            StatusCode::BAD_GATEWAY,
+            format!("Signing in has failed: {why}\n"),
+            None,
+        ),
+    };
+    let mut response = with_type(status, TEXT, Bytes::from(text));
+    let headers = response.headers_mut();
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if let Some(location) = location.and_then(|url| HeaderValue::from_str(url).ok()) {
+        headers.insert(header::LOCATION, location);
+    }
     response
 }
 

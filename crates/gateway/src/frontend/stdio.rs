@@ -69,7 +69,12 @@ impl Gateway {
         R: AsyncRead + Send + Unpin + 'static,
         W: AsyncWrite + Send + Unpin + 'static,
     {
-        let Some(destination) = self.config().destinations.values().next().cloned() else {
+        let config = self.config();
+        let root = config
+            .root
+            .as_ref()
+            .or_else(|| config.destinations.values().next());
+        let Some(destination) = root.cloned() else {
             return DisconnectReason::Shutdown;
         };
         destination.upstream.start();

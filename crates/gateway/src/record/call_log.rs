@@ -19,6 +19,7 @@ pub(crate) fn write(subject: &Subject<'_>, record: &Record<'_>) {
         http_method = %record.http_method,
         method = method.as_deref(),
         tool = tool.as_deref(),
+        member = record.route.map(|route| &*route.member),
         status = record.status,
         outcome = %record.ending.outcome().as_str(),
         reason = record.ending.reason(),

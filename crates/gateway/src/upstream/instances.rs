@@ -32,7 +32,7 @@ use crate::tasks;
 const AFTER_PANIC: Duration = Duration::from_millis(500);
 
 /// What of a client's headers its server is given, by the names it is given under.
-pub(super) type Credentials = BTreeMap<String, Secret>;
+pub(crate) type Credentials = BTreeMap<String, Secret>;
 pub(crate) type InstanceKey = placement::InstanceKey<Credentials>;
 pub(super) type Instances = placement::Instances<Credentials, Arc<Instance>>;
 
@@ -79,7 +79,7 @@ impl Upstream {
     /// Returns what of a client's headers its server is given: by the name it is given under. A
     /// header that stands twice, or that cannot be read, is refused: another value would stand in
     /// its place.
-    pub(super) fn passed_on(&self, headers: &HeaderMap) -> Result<Credentials, Refusal> {
+    pub(crate) fn passed_on(&self, headers: &HeaderMap) -> Result<Credentials, Refusal> {
         let given = |name: &str, header: &str| {
             let mut values = headers.get_all(header).iter();
             let value = values.next()?;
@@ -100,6 +100,16 @@ impl Upstream {
                 .iter()
                 .filter_map(|header| given(header.as_str(), header.as_str()))
                 .collect(),
+            BackendSpec::Aggregate(_) => Ok(Credentials::new()),
+        }
+    }
+
+    /// Returns the names of the headers whose values the server is given.
+    pub(crate) fn wanted_headers(&self) -> Vec<&str> {
+        match &self.settings.backend {
+            BackendSpec::Process(spec) => spec.env_from_headers.values().map(String::as_str).collect(),
+            BackendSpec::Remote(spec) => spec.forward_headers.iter().map(HeaderName::as_str).collect(),
+            BackendSpec::Aggregate(_) => Vec::new(),
         }
     }
 
@@ -114,6 +124,7 @@ impl Upstream {
                 let mut wanted = spec.forward_headers.iter();
                 wanted.all(|header| headers.contains_key(header.as_str()))
             }
+            BackendSpec::Aggregate(_) => true,
         }
     }
 
@@ -404,7 +415,7 @@ mod tests {
     async fn instance_that_was_chosen_is_not_stopped_before_its_client_is_attached() {
         let settings = fixture::settings();
         let destination = fixture::destination(&settings);
-        let upstream = &destination.upstream;
+        let upstream = destination.upstream.one().expect("one server");
         let client = Client::declaring(Principal::anonymous(), None, None);
         let full = |limit| Err(Refusal::TooManyChildren { limit });
         let chosen = upstream.instance_for(None, &client, &HeaderMap::new(), full);
@@ -422,7 +433,7 @@ mod tests {
     async fn upstream_that_was_stopped_starts_no_instance() {
         let settings = fixture::settings();
         let destination = fixture::destination(&settings);
-        let upstream = &destination.upstream;
+        let upstream = destination.upstream.one().expect("one server");
         let client = Client::declaring(Principal::anonymous(), None, None);
         let full = |limit| Err(Refusal::TooManyChildren { limit });
         upstream.stop();
@@ -436,7 +447,7 @@ mod tests {
     async fn instance_that_was_chosen_after_it_was_seen_unused_is_not_removed() {
         let settings = fixture::settings();
         let destination = fixture::destination(&settings);
-        let upstream = &destination.upstream;
+        let upstream = destination.upstream.one().expect("one server");
         let client = Client::declaring(Principal::anonymous(), None, None);
         let full = |limit| Err(Refusal::TooManyChildren { limit });
         let choose = || upstream.instance_for(None, &client, &HeaderMap::new(), full);

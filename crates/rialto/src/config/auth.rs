@@ -110,6 +110,8 @@ pub(super) fn check_destinations(walk: &Walk<'_>, auth: &AuthSettings, destinati
                     .iter()
                     .any(|header| is_authorization(header.as_str())),
             ),
+            // Its members are looked at themselves.
+            BackendSpec::Aggregate(_) => continue,
         };
         if passed_on {
             walk.note(format!(

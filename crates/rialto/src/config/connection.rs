@@ -337,6 +337,7 @@ fn alone(destination: Destination) -> Settings {
         drain: Duration::ZERO,
         // There is one process, and no session outlives it.
         state_dir: None,
+        offers_dir: None,
         cluster: None,
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),

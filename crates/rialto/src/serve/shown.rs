@@ -116,7 +116,13 @@ fn at_start(destination: &Destination, is_in_fleet: bool) -> State {
                 server: program.to_owned(),
             }
         }
-        BackendSpec::Remote(_) if is_in_fleet => State::Waiting,
+        BackendSpec::Remote(_) | BackendSpec::Aggregate(_) if is_in_fleet => State::Waiting,
+        BackendSpec::Aggregate(aggregate) => State::Starting {
+            server: match aggregate.plan.members().len() {
+                1 => "1 destination".to_owned(),
+                count => format!("{count} destinations"),
+            },
+        },
         BackendSpec::Remote(remote) => State::Starting {
             server: remote.url.host_str().unwrap_or_default().to_owned(),
         },

@@ -55,7 +55,9 @@ impl Running {
         let limiter = Limiter::new(fixture::settings().limits);
         let (principal, headers) = (Principal::anonymous(), HeaderMap::new());
         let permit = async { limiter.session(None) };
-        let restored = self.endpoint.restore(session, &principal, &headers, permit);
+        let restored = self
+            .endpoint
+            .restore(session, &principal, (&headers, None), permit);
         restored.await.unwrap()
     }
 

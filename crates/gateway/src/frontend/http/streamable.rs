@@ -121,7 +121,7 @@ impl RequestContext<'_> {
                 &self.caller,
                 headers,
                 message.clone(),
-                accepts,
+                (accepts, self.tools),
                 (permit, || self.gateway.limiter.stream(self.sharer().as_ref())),
             );
             return Box::pin(answering).await.map_err(refused);
@@ -220,7 +220,9 @@ impl RequestContext<'_> {
         } else {
             SessionOpen::Implicit(version)
         };
-        let (handle, call) = self.destination.open(self.principal(), headers, opening)?;
+        let (handle, call) = self
+            .destination
+            .open_listing(self.principal(), headers, opening, self.tools)?;
         handle.hold(place);
         let record = self.destination.keep(&handle, || hello_of(message, version));
         let (acceptance, _handshake) = match call {
@@ -420,6 +422,7 @@ impl RequestContext<'_> {
         }
         let permit = self.session_permit();
         let principal = &self.caller.principal;
+        let headers = (headers, self.tools);
         self.destination.restore(id, principal, headers, permit).await
     }
 

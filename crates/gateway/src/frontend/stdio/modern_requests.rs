@@ -102,6 +102,7 @@ impl StdioClient {
                     accepts: Accepts::Events,
                     mirrored: None,
                     permit: None,
+                    tools: None,
                 },
             )
             .await?;

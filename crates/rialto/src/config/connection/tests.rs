@@ -20,7 +20,7 @@ fn to(url: &str) -> ConnectFlags {
 fn remote_of(connection: &Connection) -> &RemoteSpec {
     match &connection.settings.destinations[0].backend {
         BackendSpec::Remote(spec) => spec,
-        BackendSpec::Process(_) => panic!("not remote"),
+        BackendSpec::Process(_) | BackendSpec::Aggregate(_) => panic!("not remote"),
     }
 }
 
