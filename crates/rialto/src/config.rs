@@ -4,6 +4,7 @@
 //! (flag, variable, file, default) and collects everything that is wrong before it gives up. It
 //! does not look for programs on the path and starts nothing.
 
+mod aggregate;
 mod auth;
 mod cluster;
 mod command_line;
@@ -32,7 +33,7 @@ use gateway::settings::{Destination, Settings};
 
 pub(crate) use command_line::split as command;
 pub use environment::Environment;
-pub use problem::{ConfigError, Place, Problem};
+pub use problem::{ConfigError, Place, Problem, Section};
 pub(crate) use quantity::truth;
 
 use crate::flags::ServeFlags;
@@ -167,7 +168,8 @@ fn settings_in(
                 [only] => Some(only.name.clone()),
                 _ => None,
             };
-            complete(walk, Some((globals, destinations)), root)
+            let read = with_aggregate((globals, destinations), flags, environment, &walk);
+            complete(walk, Some(read), root)
         }
         WhatToServe::File { label, path } => {
             let base = path.parent().map(Path::to_owned).unwrap_or_default();
@@ -200,7 +202,27 @@ pub fn from_text(
     let mut walk = walk(label, base, environment);
     single::refuse_with_file(flags, &walk);
     let read = destinations_file::read(text, flags, environment, &mut walk);
+    let read = read.map(|read| with_aggregate(read, flags, environment, &walk));
     complete(walk, read, None)
+}
+
+/// Adds the aggregate of every destination, if the flag or its variable asks for one.
+fn with_aggregate(
+    (globals, mut destinations): (Globals, Vec<Destination>),
+    flags: &ServeFlags,
+    environment: &Environment,
+    walk: &Walk<'_>,
+) -> (Globals, Vec<Destination>) {
+    let flag = ("--aggregate", flags.aggregate.as_deref());
+    if let Some(given) = single::given(flag, "RIALTO_AGGREGATE", environment) {
+        let surroundings = aggregate::Surroundings {
+            globals: &globals,
+            destinations: &destinations,
+        };
+        let made = aggregate::of_everything(&given, walk, &surroundings);
+        destinations.extend(made);
+    }
+    (globals, destinations)
 }
 
 fn walk<'e>(label: &str, base: PathBuf, environment: &'e Environment) -> Walk<'e> {

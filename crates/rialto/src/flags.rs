@@ -78,6 +78,9 @@ pub struct ServeFlags {
     /// Serve the built-in demo server [env: RIALTO_DEMO]
     #[arg(long, help_heading = "What to serve")]
     pub(crate) demo: bool,
+    /// Serve all destinations together too, as one endpoint at /NAME/mcp [env: RIALTO_AGGREGATE]
+    #[arg(long, value_name = "NAME", help_heading = "What to serve")]
+    pub(crate) aggregate: Option<String>,
     /// Start the other destinations when the command of one is not found [env: RIALTO_KEEP_GOING]
     #[arg(long, help_heading = "What to serve")]
     pub(crate) keep_going: bool,

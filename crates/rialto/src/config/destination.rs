@@ -442,27 +442,7 @@ fn tools(fields: &mut Fields<'_, '_>) -> ToolPolicy {
     match node.value {
         Value::Map(entries) => {
             let mut inner = fields.inner("tools.", node.line, entries);
-            let globs = |inner: &mut Fields<'_, '_>, key| -> Vec<Glob> {
-                let line = inner.line();
-                let Some(given) = inner.list(key) else {
-                    return Vec::new();
-                };
-                if given.is_empty() {
-                    // "None of them" and "no restriction" look alike: the file must state which.
-                    inner.walk.fail(
-                        inner.place(line, key),
-                        "the list is empty: leave the key out, or write deny: [\"*\"] for no tool at all",
-                    );
-                }
-                given
-                    .iter()
-                    .filter_map(|given| inner.walk.parse(given, glob))
-                    .collect()
-            };
-            let policy = ToolPolicy {
-                allow: globs(&mut inner, "allow"),
-                deny: globs(&mut inner, "deny"),
-            };
+            let policy = policy(&mut inner);
             inner.finish();
             policy
         }
@@ -477,7 +457,31 @@ fn tools(fields: &mut Fields<'_, '_>) -> ToolPolicy {
     }
 }
 
-fn glob(text: &str) -> Result<Glob, String> {
+/// Reads `allow` and `deny`.
+pub(super) fn policy(fields: &mut Fields<'_, '_>) -> ToolPolicy {
+    ToolPolicy {
+        allow: globs(fields, "allow"),
+        deny: globs(fields, "deny"),
+    }
+}
+
+fn globs(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<Glob> {
+    let line = fields.line();
+    let Some(given) = fields.list(key) else {
+        return Vec::new();
+    };
+    if given.is_empty() {
+        // "None of them" and "no restriction" look alike: the file must state which.
+        fields.walk.fail(
+            fields.place(line, key),
+            "the list is empty: leave the key out, or write deny: [\"*\"] for no tool at all",
+        );
+    }
+    let parsed = given.iter().filter_map(|given| fields.walk.parse(given, glob));
+    parsed.collect()
+}
+
+pub(super) fn glob(text: &str) -> Result<Glob, String> {
     Glob::parse(text).ok_or_else(|| "matches no tool: write a name, or a pattern such as read_*".to_owned())
 }
 

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use gateway::settings::Destination;
 
+use super::aggregate::{self, Surroundings};
 use super::destination::{self, Defaults, Format};
 use super::environment::Environment;
 use super::globals::{self, Globals};
+use super::problem::{Place, Section};
 use super::reader::{Fields, Walk};
 use super::tree::{self, Node, Value};
-use super::{name, problem::Place, quantity};
+use super::{name, quantity};
 use crate::flags::ServeFlags;
 
 /// Settings and destinations of a file, as far as they could be read.
@@ -113,6 +115,12 @@ fn ours(
         ),
         None => walk.fail(fields.place(0, ""), NO_DESTINATION),
     }
+    let surroundings = Surroundings {
+        globals: &globals,
+        destinations: &destinations,
+    };
+    let aggregates = aggregate::read(&mut fields, &surroundings);
+    destinations.extend(aggregates);
     fields.finish();
     (globals, destinations)
 }
@@ -233,7 +241,8 @@ fn entry(
 ) -> Option<Destination> {
     match node.value {
         Value::Map(entries) => {
-            let fields = Fields::new(walk, Some(name), node.line, entries);
+            let section = Section::Destination(name.to_owned());
+            let fields = Fields::new(walk, Some(section), node.line, entries);
             destination::read(name, fields, defaults, format)
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Text(_) | Value::List(_) => {
@@ -266,7 +275,7 @@ fn destination_place(walk: &Walk<'_>, name: &str, line: u64) -> Place {
     Place::Field {
         file: walk.file.clone(),
         line,
-        destination: Some(name.to_owned()),
+        section: Some(Section::Destination(name.to_owned())),
         field: String::new(),
     }
 }

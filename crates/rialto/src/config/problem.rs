@@ -20,12 +20,36 @@ pub enum Place {
     Field {
         file: String,
         line: u64,
-        destination: Option<String>,
+        section: Option<Section>,
         field: String,
     },
 }
 
+/// A part of a file that has a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Section {
+    Destination(String),
+    Aggregate(String),
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Destination(name) => write!(f, "destination `{name}`"),
+            Self::Aggregate(name) => write!(f, "aggregate `{name}`"),
+        }
+    }
+}
+
 impl Place {
+    /// Returns the part of the file, if it has a name.
+    pub(crate) fn section(&self) -> Option<Section> {
+        match self {
+            Self::Flag(_) | Self::Variable(_) | Self::Socket | Self::File { .. } => None,
+            Self::Field { section, .. } => section.clone(),
+        }
+    }
+
     /// Returns the line in the file; 0 for flags, variables, and where none is known.
     pub(crate) fn line(&self) -> u64 {
         match self {
@@ -45,13 +69,13 @@ impl fmt::Display for Place {
             Self::Field {
                 file,
                 line,
-                destination,
+                section,
                 field,
             } => {
                 write!(f, "{file}{}: ", LineSuffix(*line))?;
-                match (destination.as_deref(), field.as_str()) {
-                    (Some(name), "") => write!(f, "destination `{name}`"),
-                    (Some(name), field) => write!(f, "destination `{name}`, field `{field}`"),
+                match (section, field.as_str()) {
+                    (Some(section), "") => section.fmt(f),
+                    (Some(section), field) => write!(f, "{section}, field `{field}`"),
                     (None, field) => write!(f, "field `{field}`"),
                 }
             }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::interpolate::{self, Sources};
-use super::problem::{Place, Problem};
+use super::problem::{Place, Problem, Section};
 use super::tree::{Node, Value};
 
 /// What a whole walk shares.
@@ -80,6 +80,17 @@ impl<'a> Walk<'a> {
         (problems, self.notes.into_inner())
     }
 
+    /// Returns a text with its references filled in.
+    pub(super) fn fill(&self, written: String, place: &Place) -> Option<String> {
+        match interpolate::fill(&written, &self.sources) {
+            Ok(text) => Some(text),
+            Err(message) => {
+                self.fail(place.clone(), message);
+                None
+            }
+        }
+    }
+
     /// Parses a value. An error shows what was written.
     pub(super) fn parse<T>(&self, given: &Given, parse: impl FnOnce(&str) -> Result<T, String>) -> Option<T> {
         match parse(&given.text) {
@@ -99,9 +110,9 @@ impl<'a> Walk<'a> {
 #[derive(Debug)]
 pub(super) struct Fields<'w, 'a> {
     pub(super) walk: &'w Walk<'a>,
-    destination: Option<String>,
+    section: Option<Section>,
     /// The field this map is the value of, with a dot; empty at the top.
-    prefix: &'static str,
+    prefix: String,
     line: u64,
     entries: Vec<(String, Node)>,
     known: Vec<&'static str>,
@@ -110,14 +121,14 @@ pub(super) struct Fields<'w, 'a> {
 impl<'w, 'a> Fields<'w, 'a> {
     pub(super) fn new(
         walk: &'w Walk<'a>,
-        destination: Option<&str>,
+        section: Option<Section>,
         line: u64,
         entries: Vec<(String, Node)>,
     ) -> Self {
         Self {
             walk,
-            destination: destination.map(str::to_owned),
-            prefix: "",
+            section,
+            prefix: String::new(),
             line,
             entries,
             known: Vec::new(),
@@ -125,11 +136,11 @@ impl<'w, 'a> Fields<'w, 'a> {
     }
 
     /// The same for a map inside of this one; `prefix` is its key and a dot.
-    pub(super) fn inner(&self, prefix: &'static str, line: u64, entries: Vec<(String, Node)>) -> Self {
+    pub(super) fn inner(&self, prefix: impl Into<String>, line: u64, entries: Vec<(String, Node)>) -> Self {
         Self {
             walk: self.walk,
-            destination: self.destination.clone(),
-            prefix,
+            section: self.section.clone(),
+            prefix: prefix.into(),
             line,
             entries,
             known: Vec::new(),
@@ -141,18 +152,23 @@ impl<'w, 'a> Fields<'w, 'a> {
         self.line
     }
 
+    /// Returns a field of this map as messages call it.
+    pub(super) fn path_of(&self, field: &str) -> String {
+        format!("{}{field}", self.prefix)
+    }
+
     /// Returns the place of a field of this map.
     pub(super) fn place(&self, line: u64, field: &str) -> Place {
-        let field = format!("{}{field}", self.prefix);
-        match (&self.destination, field.is_empty()) {
+        let field = self.path_of(field);
+        match (&self.section, field.is_empty()) {
             (None, true) => Place::File {
                 file: self.walk.file.clone(),
                 line,
             },
-            (destination, _) => Place::Field {
+            (section, _) => Place::Field {
                 file: self.walk.file.clone(),
                 line,
-                destination: destination.clone(),
+                section: section.clone(),
                 field,
             },
         }
@@ -276,18 +292,18 @@ impl<'w, 'a> Fields<'w, 'a> {
 
     /// Returns a text with its references filled in.
     pub(super) fn filled(&self, written: String, place: Place) -> Option<Given> {
-        match interpolate::fill(&written, &self.walk.sources) {
-            Ok(text) => Some(Given { text, written, place }),
-            Err(message) => {
-                self.walk.fail(place, message);
-                None
-            }
-        }
+        let text = self.walk.fill(written.clone(), &place)?;
+        Some(Given { text, written, place })
     }
 
     /// Returns what no one has taken, for formats that allow it.
     pub(super) fn into_unknown(self) -> Vec<String> {
         self.entries.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// Returns what no one has taken, for maps whose keys are names.
+    pub(super) fn into_entries(self) -> Vec<(String, Node)> {
+        self.entries
     }
 
     /// Ends the map: all remaining keys are unknown.
@@ -333,6 +349,13 @@ const SYNONYMS: [(&str, &str); 14] = [
     ("secrets", "secrets_file"),
     ("http", "streamable_http"),
 ];
+
+/// Returns which of these names a word was probably meant to be.
+pub(super) fn meant_of<'n>(word: &str, names: &[&'n str]) -> Option<&'n str> {
+    let nearest = names.iter().map(|name| (distance(word, name), *name));
+    let near = nearest.filter(|(distance, name)| *distance <= 1 + name.len() / 5);
+    near.min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
+}
 
 /// Returns what a word was probably meant to be.
 fn meant(word: &str, known: &[&'static str]) -> Option<&'static str> {

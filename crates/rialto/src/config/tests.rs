@@ -1,5 +1,6 @@
 //! The configuration as a whole: what a file means, which source wins, and the text of each error.
 
+mod aggregate;
 mod any_text;
 mod auth;
 mod destination;
@@ -54,6 +55,7 @@ fn process(destination: &Destination) -> &ProcessSpec {
     match &destination.backend {
         BackendSpec::Process(process) => process,
         BackendSpec::Remote(remote) => panic!("a program was expected, not {}", remote.url),
+        BackendSpec::Aggregate(_) => panic!("a program was expected, not an aggregate"),
     }
 }
 
@@ -61,6 +63,7 @@ fn remote(destination: &Destination) -> &RemoteSpec {
     match &destination.backend {
         BackendSpec::Remote(remote) => remote,
         BackendSpec::Process(process) => panic!("a remote server was expected, not {:?}", process.argv),
+        BackendSpec::Aggregate(_) => panic!("a remote server was expected, not an aggregate"),
     }
 }
 

@@ -103,6 +103,7 @@ fn serve_takes_all_its_flags() {
         "x",
     ]);
     let expected = ServeFlags {
+        aggregate: None,
         config: Some("d.yml".into()),
         listen: Some(":0".into()),
         port: None,

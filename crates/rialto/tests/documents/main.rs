@@ -22,6 +22,7 @@ use testkit::Rialto;
 const README: &str = include_str!("../../../../README.md");
 const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
 const CONNECT: &str = include_str!("../../../../docs/connect.md");
+const AGGREGATES: &str = include_str!("../../../../docs/aggregates.md");
 const TROUBLESHOOTING: &str = include_str!("../../../../docs/troubleshooting.md");
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -175,7 +176,7 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
     // No key is near this one, so that the message lists them all.
     let unknown = "zzzzzzzzzzzzzzzz";
     let file = format!(
-        "{unknown}: 1\naudit: {{ {unknown}: 1 }}\nlimits: {{ {unknown}: 1 }}\notlp: {{ {unknown}: 1 }}\ncluster: {{ {unknown}: 1 }}\nauth: {{ {unknown}: 1, tokens: [{{ {unknown}: 1 }}], jwt: {{ {unknown}: 1 }}, proxy: {{ {unknown}: 1 }} }}\ntls: {{ {unknown}: 1 }}\ndestinations: {{ a: {{ command: cat, {unknown}: 1, tools: {{ {unknown}: 1 }} }} }}\n"
+        "{unknown}: 1\naudit: {{ {unknown}: 1 }}\nlimits: {{ {unknown}: 1 }}\notlp: {{ {unknown}: 1 }}\ncluster: {{ {unknown}: 1 }}\nauth: {{ {unknown}: 1, tokens: [{{ {unknown}: 1 }}], jwt: {{ {unknown}: 1 }}, proxy: {{ {unknown}: 1 }} }}\ntls: {{ {unknown}: 1 }}\ndestinations: {{ a: {{ command: cat, {unknown}: 1, tools: {{ {unknown}: 1 }} }} }}\naggregates: {{ b: {{ {unknown}: 1, members: {{ a: {{ {unknown}: 1, tools: {{ {unknown}: 1 }} }} }} }} }}\n"
     );
     let ended = Rialto::launcher().verb(&["check"]).config(&file).run(DEADLINE);
     let said = ended.await.expect("check ends").stderr_text();
@@ -200,6 +201,12 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
     let mut destination = known(&format!("destination `a`, field `{unknown}`"));
     let tools = known(&format!("destination `a`, field `tools.{unknown}`"));
     destination.extend(tools.iter().map(|key| format!("tools.{key}")));
+    let mut aggregate = known(&format!("aggregate `b`, field `{unknown}`"));
+    for map in ["members", "members.tools"] {
+        let place = map.replacen("members", "members.a", 1);
+        let keys = known(&format!("aggregate `b`, field `{place}.{unknown}`"));
+        aggregate.extend(keys.iter().map(|key| format!("{map}.{key}")));
+    }
 
     let documented = |heading: &str| -> BTreeSet<String> {
         let tables = tables_with("Key");
@@ -210,6 +217,7 @@ async fn every_key_is_documented_and_every_documented_key_exists() {
     assert_eq!(whole, globals);
     assert_eq!(documented("Authentication"), auth);
     assert_eq!(documented("A destination"), destination);
+    assert_eq!(documented("An aggregate"), aggregate);
 }
 
 #[test]
@@ -278,7 +286,7 @@ async fn assert_accepted(text: &str) {
 #[tokio::test]
 async fn every_file_shown_is_accepted() {
     let mut shown = 0;
-    for document in [README, CONFIGURATION] {
+    for document in [README, CONFIGURATION, AGGREGATES] {
         for block in markdown::blocks(document, "yaml") {
             assert_accepted(&block).await;
             shown += 1;
@@ -289,7 +297,33 @@ async fn every_file_shown_is_accepted() {
             shown += 1;
         }
     }
-    assert_eq!(shown, 4, "files shown; a new one is counted here");
+    assert_eq!(shown, 5, "files shown; a new one is counted here");
+}
+
+#[tokio::test]
+async fn the_first_example_of_the_page_about_aggregates_works_as_it_says() {
+    let block = markdown::blocks(AGGREGATES, "console").remove(0);
+    let shown = transcript::commands(&block).remove(0);
+    let words: Vec<&str> = shown.command.split_whitespace().collect();
+    let Some(["rialto", "serve", flags @ ..]) = words.get(..) else {
+        panic!("{} serves nothing", shown.command);
+    };
+    let rialto = Rialto::serve(flags).await.expect("it is served");
+    for (name, tool) in [("all", "demo__echo"), ("demo", "echo")] {
+        assert!(
+            AGGREGATES.contains(&format!("/{name}/mcp`")),
+            "the page names the path"
+        );
+        assert!(
+            AGGREGATES.contains(&format!("`{tool}`")),
+            "the page names the tool"
+        );
+        let client = rialto.client_of(name).await.expect("a client");
+        let shaken = client.handshake(testkit::LEGACY, serde_json::json!({})).await;
+        shaken.expect("a handshake");
+        let called = client.call(1, tool, serde_json::json!({"text": "hi"})).await;
+        assert_eq!(called.expect("an answer").text(), "hi");
+    }
 }
 
 #[tokio::test]
