@@ -186,6 +186,12 @@ pub(crate) struct ConnectFlags {
     /// The remote server's http or https URL [env: URI]
     #[arg(value_name = "URL")]
     pub(crate) url: Option<String>,
+    /// Serve the destinations of this file as one server, instead of a remote one
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "command", "header", "header_file", "bearer_env", "auth", "transport", "era", "ca_file", "retry"])]
+    pub(crate) config: Option<String>,
+    /// Serve this aggregate of the file, or all its destinations under this name [default: the file's only aggregate, or all destinations]
+    #[arg(long, value_name = "NAME", requires = "config")]
+    pub(crate) aggregate: Option<String>,
     /// Send this header with every request, with `${VAR}` from the environment; may be repeated [env: RIALTO_HEADERS, one per line; BEARER_TOKEN for a bearer token]
     #[arg(long, value_name = "NAME: VALUE", value_parser = secret, help_heading = "Server")]
     pub(crate) header: Vec<Secret>,

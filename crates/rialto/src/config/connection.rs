@@ -1,5 +1,7 @@
-//! The configuration of `rialto connect`: one server, and how much may wait in front of it.
+//! The configuration of `rialto connect`: one server, or the destinations of a file as one, and how
+//! much may wait in front of it.
 
+mod file;
 mod headers;
 
 use std::collections::BTreeMap;
@@ -76,6 +78,9 @@ pub(crate) struct Connection {
 
 /// Reads the flags and the environment.
 pub(crate) fn read(flags: &ConnectFlags, environment: &Environment) -> Result<Connection, ConfigError> {
+    if let Some(path) = &flags.config {
+        return file::read(path, flags, environment);
+    }
     let walk = walk("", std::path::PathBuf::new(), environment);
     let connection = assemble(flags, environment, &walk);
     let (problems, notes) = walk.into_findings();
@@ -101,14 +106,7 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
         max_sessions: Some(MAX_SESSIONS),
         max_stdio_sessions: None,
     };
-    let max_queue = number(
-        ("--max-queue", flags.max_queue.as_deref()),
-        &["RIALTO_MAX_QUEUE", "MCP_MAX_QUEUE"],
-        environment,
-        walk,
-        quantity::count,
-    )
-    .unwrap_or(MAX_QUEUE);
+    let max_queue = max_queue(flags, environment, walk);
     let era = given(("--era", flags.era.as_deref()), "RIALTO_ERA", environment)
         .and_then(|given| walk.parse(&given, |text| one_of(text, &ERAS)));
     let name = given(("--name", flags.name.as_deref()), "RIALTO_NAME", environment)
@@ -128,13 +126,29 @@ fn assemble(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) ->
     };
     Some(Connection {
         name: destination.name.clone(),
-        limits: LineLimits {
-            messages: max_queue,
-            bytes: QUEUE_BYTES,
-        },
+        limits: line_limits(max_queue),
         settings: alone(destination),
         notes: Vec::new(),
     })
+}
+
+/// Returns how many messages of the client may wait.
+fn max_queue(flags: &ConnectFlags, environment: &Environment, walk: &Walk<'_>) -> usize {
+    number(
+        ("--max-queue", flags.max_queue.as_deref()),
+        &["RIALTO_MAX_QUEUE", "MCP_MAX_QUEUE"],
+        environment,
+        walk,
+        quantity::count,
+    )
+    .unwrap_or(MAX_QUEUE)
+}
+
+fn line_limits(messages: usize) -> LineLimits {
+    LineLimits {
+        messages,
+        bytes: QUEUE_BYTES,
+    }
 }
 
 /// Returns what stands behind.

@@ -46,7 +46,8 @@ fn arguments(flags: &ConnectFlags, environment: &Environment) -> Vec<Value> {
         flags
             .url
             .clone()
-            .or_else(|| environment.filled("URI").map(str::to_owned)),
+            .or_else(|| environment.filled("URI").map(str::to_owned))
+            .filter(|_| flags.config.is_none()),
     );
     for header in &flags.header {
         let (name, value) = header.expose().split_once(':').unwrap_or_default();
@@ -71,6 +72,8 @@ fn arguments(flags: &ConnectFlags, environment: &Environment) -> Vec<Value> {
         words.extend(set.then(|| flag.to_owned()));
     }
     for (flag, value) in [
+        ("--config", absolute(flags.config.as_deref())),
+        ("--aggregate", flags.aggregate.clone()),
         ("--header-file", absolute(flags.header_file.as_deref())),
         ("--bearer-env", flags.bearer_env.clone()),
         ("--auth", flags.auth.clone()),
