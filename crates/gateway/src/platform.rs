@@ -25,7 +25,9 @@ pub(crate) use system::{
     HeldProcess, INHERITED, adopt_orphans, all_processes, children, dead_since, enlarge_pipe, environment_of,
     is_gone, process_figures,
 };
-pub use system::{abstract_address, close_to_children, host_name, listens, reopenable, state_home};
+pub use system::{
+    abstract_address, close_to_children, config_home, host_name, listens, reopenable, state_home,
+};
 
 /// One look at this process. What the system does not show is `None`.
 #[derive(Debug, Default, PartialEq)]

@@ -14,9 +14,9 @@ mod destinations_file;
 mod environment;
 mod globals;
 mod interpolate;
-mod jsonc;
+pub(crate) mod jsonc;
 mod limits;
-mod name;
+pub(crate) mod name;
 mod problem;
 mod quantity;
 mod reader;
@@ -24,7 +24,7 @@ pub(crate) mod remote;
 mod single;
 #[cfg(test)]
 mod tests;
-mod tree;
+pub(crate) mod tree;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@
 pub(crate) mod account;
 mod examples;
 mod habits;
+pub(crate) mod hosts;
 pub(crate) mod source;
 
 use std::ffi::OsString;
@@ -18,6 +19,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use gateway::settings::Secret;
 
 use self::account::{ClientFlags, LoginFlags, LogoutFlags, StatusFlags};
+use self::hosts::{AdoptFlags, ConfigFlags, ImportFlags, InstallFlags, UninstallFlags};
 use self::source::{SourceFlags, VerbosityFlags};
 use crate::config::Environment;
 use crate::demo::DemoEra;
@@ -55,6 +57,21 @@ pub(crate) enum Invocation {
     /// Manage a fleet of replicas
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Print the servers of your hosts as a file of destinations
+    #[command(after_help = hosts::IMPORT_EXAMPLES)]
+    Import(ImportFlags),
+    /// Serve the stdio servers of your hosts once for all of them, with undo
+    #[command(after_help = hosts::ADOPT_EXAMPLES)]
+    Adopt(AdoptFlags),
+    /// Add a destination or a remote server to a host
+    #[command(after_help = hosts::INSTALL_EXAMPLES)]
+    Install(InstallFlags),
+    /// Remove an entry from a host
+    #[command(after_help = hosts::UNINSTALL_EXAMPLES)]
+    Uninstall(UninstallFlags),
+    /// Print what to paste into a host for the destinations of a gateway
+    #[command(after_help = hosts::CONFIG_EXAMPLES)]
+    Config(ConfigFlags),
     /// Print the completions of a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions(CompletionsFlags),

@@ -11,6 +11,7 @@ mod connect;
 mod copy_self;
 mod demo;
 pub mod flags;
+mod hosts;
 mod serve;
 mod shell;
 mod sign_in;
@@ -18,6 +19,7 @@ mod telemetry;
 mod terminal;
 mod token;
 mod traces;
+mod user_files;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -57,6 +59,11 @@ pub fn run() -> ExitCode {
         Invocation::Token(flags) => token::run(&flags),
         Invocation::Cluster(ClusterCommand::Key(_)) => cluster_key::run(),
         Invocation::Cluster(ClusterCommand::Status(flags)) => cluster_status::run(&flags, &environment),
+        Invocation::Import(flags) => hosts::import::run(&flags, &environment),
+        Invocation::Adopt(flags) => hosts::adopt::run(&flags, &environment),
+        Invocation::Install(flags) => hosts::install::install(&flags, &environment),
+        Invocation::Uninstall(flags) => hosts::install::uninstall(&flags, &environment),
+        Invocation::Config(flags) => hosts::config_for::run(&flags, &environment),
         Invocation::Completions(flags) => shell::completions(&flags),
         Invocation::Man(flags) => shell::man(&flags),
         Invocation::CopySelf(flags) => copy_self::run(&flags),

@@ -1,14 +1,13 @@
 //! Signing in at remote servers, as this process can: where tokens are kept, how a page is opened.
 
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use gateway::platform;
 use oauth::{Browser, Grant, Secret, Settings, SigningKey, StoreSettings};
 use url::Url;
 
 use crate::config::{self, Environment};
 use crate::flags::account::ClientFlags;
+use crate::user_files;
 
 /// The variable that holds a client's secret unless another was named.
 const CLIENT_SECRET: &str = "RIALTO_CLIENT_SECRET";
@@ -126,14 +125,7 @@ fn static_client(written: &str) -> Result<(String, Option<Secret>), String> {
 /// Returns the directory of the token store: what a user keeps between runs, but would not carry to
 /// another machine.
 fn store(environment: &Environment) -> Result<StoreSettings, String> {
-    let of_rialto = environment.filled("RIALTO_STATE_DIR").map(PathBuf::from);
-    let of_user = environment
-        .filled("XDG_STATE_HOME")
-        .map(|state| PathBuf::from(state).join("rialto"));
-    let of_home = environment
-        .filled("HOME")
-        .map(|home| platform::state_home(Path::new(home)).join("rialto"));
-    let state = of_rialto.or(of_user).or(of_home);
+    let state = user_files::state_dir(environment);
     let state = state.ok_or("there is no place to keep tokens in: set RIALTO_STATE_DIR or HOME")?;
     let mut store = StoreSettings::at(state.join("sign-in"));
     store.keyring &= truth("RIALTO_KEYRING", environment)?.unwrap_or(true);

@@ -44,6 +44,11 @@ pub fn state_home(home: &Path) -> PathBuf {
     home.join(".local/state")
 }
 
+/// Returns where a user keeps configuration, below the home directory.
+pub fn config_home(home: &Path) -> PathBuf {
+    home.join(".config")
+}
+
 /// Returns a name by which a pipe among the standard streams can be opened once more. The second
 /// opening has flags of its own.
 pub fn reopenable(standard_stream: u8) -> Option<PathBuf> {

@@ -36,6 +36,11 @@ pub fn state_home(home: &Path) -> PathBuf {
     home.join("Library/Application Support")
 }
 
+/// Returns where a user keeps configuration, below the home directory.
+pub fn config_home(home: &Path) -> PathBuf {
+    home.join("Library/Application Support")
+}
+
 /// Returns a name by which a pipe among the standard streams can be opened once more. There is none:
 /// `/dev/fd` gives the same opening again, with the flags that other processes share.
 pub fn reopenable(_standard_stream: u8) -> Option<PathBuf> {

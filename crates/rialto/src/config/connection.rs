@@ -319,6 +319,11 @@ fn without_password(text: String, place: Place) -> Given {
     Given { text, written, place }
 }
 
+/// Returns a name for the server at an address, or why it is none.
+pub(crate) fn name_of_address(text: &str) -> Result<String, String> {
+    remote::address(text).map(|url| name_of(&url))
+}
+
 /// `linear` of `https://mcp.linear.app/mcp`, and `files` of `http://127.0.0.1:3000/files/mcp`.
 fn name_of(url: &Url) -> String {
     let of_host = match url.host() {

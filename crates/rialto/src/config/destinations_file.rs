@@ -13,6 +13,7 @@ use super::reader::{Fields, Walk};
 use super::tree::{self, Node, Value};
 use super::{name, quantity};
 use crate::flags::ServeFlags;
+use crate::hosts::entry::URL_KEYS;
 
 /// Settings and destinations of a file, as far as they could be read.
 pub(super) fn read(
@@ -219,15 +220,13 @@ fn entry_of_host(
     entry(walk, &name, node, defaults, Format::Host)
 }
 
-/// Windsurf writes `serverUrl`, and Gemini `httpUrl`, for `url`.
+/// Reads the other names that hosts have for `url`, such as `serverUrl` of Windsurf.
 fn rename_url(entries: &mut [(String, Node)]) {
     if entries.iter().any(|(key, _)| key == "url") {
         return;
     }
-    if let Some((key, _)) = entries
-        .iter_mut()
-        .find(|(key, _)| key == "serverUrl" || key == "httpUrl")
-    {
+    let is_url = |key: &str| URL_KEYS.iter().any(|(known, _)| *known == key);
+    if let Some((key, _)) = entries.iter_mut().find(|(key, _)| is_url(key)) {
         *key = "url".to_owned();
     }
 }

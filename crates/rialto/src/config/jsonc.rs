@@ -3,6 +3,9 @@
 //! Each value carries the line of its key. A number keeps the text it was written with. No error
 //! quotes the file, which may hold secrets.
 
+use std::cell::Cell;
+use std::collections::HashSet;
+
 use super::tree::{Malformed, Node, Value};
 
 /// Far above any honest configuration, and far below what would exhaust the stack.
@@ -10,7 +13,7 @@ const MAX_DEPTH: usize = 128;
 
 /// Returns whether a text is JSON rather than YAML. A YAML flow map begins with a brace too, but
 /// its first key is seldom in quotes.
-pub(super) fn is_json(text: &str) -> bool {
+pub(crate) fn is_json(text: &str) -> bool {
     let text = text.trim_start();
     if text.starts_with("//") || text.starts_with("/*") {
         return true;
@@ -21,12 +24,27 @@ pub(super) fn is_json(text: &str) -> bool {
     rest.trim_start().starts_with(['"', '/', '}'])
 }
 
+/// A key that stands twice in one map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Repeated {
+    pub(crate) key: String,
+    /// The line of the second one.
+    pub(crate) line: u64,
+}
+
 /// Reads a text that is one JSON value.
 pub(super) fn parse(text: &str) -> Result<Node, Malformed> {
+    parse_with_repeats(text).map(|(node, _)| node)
+}
+
+/// The same, with every key that stands twice. The last one counts.
+pub(crate) fn parse_with_repeats(text: &str) -> Result<(Node, Vec<Repeated>), Malformed> {
     let mut parser = Parser {
         text,
         at: 0,
         depth: 0,
+        counted: Cell::new((0, 1)),
+        repeated: Vec::new(),
     };
     parser.skip()?;
     let line = parser.line();
@@ -35,13 +53,16 @@ pub(super) fn parse(text: &str) -> Result<Node, Malformed> {
     if parser.peek().is_some() {
         return Err(parser.expected("the end of the file after the last brace"));
     }
-    Ok(Node { line, value })
+    Ok((Node { line, value }, parser.repeated))
 }
 
 struct Parser<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
+    /// A position before `at` and its line, so that no part of the text is counted twice.
+    counted: Cell<(usize, u64)>,
+    repeated: Vec<Repeated>,
 }
 
 impl Parser<'_> {
@@ -54,8 +75,11 @@ impl Parser<'_> {
     }
 
     fn line(&self) -> u64 {
-        let before = self.text.get(..self.at).unwrap_or_default();
-        before.matches('\n').count() as u64 + 1
+        let (from, line) = self.counted.get();
+        let between = self.text.get(from..self.at).unwrap_or_default();
+        let line = line + between.matches('\n').count() as u64;
+        self.counted.set((self.at, line));
+        line
     }
 
     fn malformed(&self, reason: &str) -> Malformed {
@@ -123,6 +147,7 @@ impl Parser<'_> {
 
     fn map(&mut self) -> Result<Value, Malformed> {
         let mut entries: Vec<(String, Node)> = Vec::new();
+        let mut keys = HashSet::new();
         loop {
             self.skip()?;
             if self.take('}') {
@@ -139,8 +164,14 @@ impl Parser<'_> {
             }
             self.skip()?;
             let value = self.value()?;
-            // Hosts take the last of several.
-            entries.retain(|(known, _)| *known != key);
+            if !keys.insert(key.clone()) {
+                // Hosts take the last of several.
+                entries.retain(|(known, _)| *known != key);
+                self.repeated.push(Repeated {
+                    key: key.clone(),
+                    line,
+                });
+            }
             entries.push((key, Node { line, value }));
             self.skip()?;
             if !self.take(',') && self.peek() != Some('}') {
@@ -248,6 +279,17 @@ mod tests {
             parsed(r#"{"a": 1, "a": true}"#),
             Value::Map(vec![("a".into(), node)])
         );
+    }
+
+    #[test]
+    fn equal_keys_are_named_with_their_lines() {
+        let (_, repeated) =
+            parse_with_repeats("{\n\"a\": {\"b\": 1},\n\"c\": {\"b\": 1,\n\"b\": 2}\n}").expect("read");
+        let named: Vec<_> = repeated
+            .iter()
+            .map(|each| (each.key.as_str(), each.line))
+            .collect();
+        assert_eq!(named, [("b", 4)]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ const RESERVED: [&str; 7] = [
 const LONGEST: usize = 63;
 
 /// Takes a name as it is, or returns what to write.
-pub(super) fn check(name: &str) -> Result<(), String> {
+pub(crate) fn check(name: &str) -> Result<(), String> {
     if RESERVED.contains(&name) {
         return Err(format!(
             "the name `{name}` is one of Rialto's own paths: write for example `{name}-server`"
@@ -40,7 +40,7 @@ pub(super) fn check(name: &str) -> Result<(), String> {
 
 /// Returns the nearest name that can be one: lower-cased, with `-` for what does not belong, and
 /// not one of Rialto's own paths. `None` when nothing is left of it.
-pub(super) fn sanitised(text: &str) -> Option<String> {
+pub(crate) fn sanitised(text: &str) -> Option<String> {
     let mut name = String::new();
     for character in text.chars().flat_map(char::to_lowercase) {
         if name.len() == LONGEST {

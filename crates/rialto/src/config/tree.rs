@@ -13,14 +13,14 @@ use super::jsonc;
 
 /// A value and the line it begins on, or that of its key (0 where the parser does not tell).
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Node {
-    pub(super) line: u64,
-    pub(super) value: Value,
+pub(crate) struct Node {
+    pub(crate) line: u64,
+    pub(crate) value: Value,
 }
 
 /// The kinds of value a file can hold.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Null,
     Bool(bool),
     /// A number, as it was written.
@@ -33,7 +33,7 @@ pub(super) enum Value {
 
 impl Value {
     /// Returns what to call this kind of value in a message.
-    pub(super) fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
             Self::Bool(_) => "true or false",
@@ -47,13 +47,13 @@ impl Value {
 
 /// Why a text is no tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Malformed {
-    pub(super) line: u64,
-    pub(super) reason: String,
+pub(crate) struct Malformed {
+    pub(crate) line: u64,
+    pub(crate) reason: String,
 }
 
 /// Reads a text as JSON or as YAML, whichever it is.
-pub(super) fn load(text: &str) -> Result<Node, Malformed> {
+pub(crate) fn load(text: &str) -> Result<Node, Malformed> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     match jsonc::is_json(text) {
         true => jsonc::parse(text),

@@ -21,6 +21,7 @@ use testkit::Rialto;
 
 const README: &str = include_str!("../../../../README.md");
 const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
+const HOSTS: &str = include_str!("../../../../docs/hosts.md");
 const CONNECT: &str = include_str!("../../../../docs/connect.md");
 const AGGREGATES: &str = include_str!("../../../../docs/aggregates.md");
 const TROUBLESHOOTING: &str = include_str!("../../../../docs/troubleshooting.md");
@@ -169,6 +170,55 @@ fn every_flag_of_connect_is_on_its_page_with_its_default() {
         }
     }
     assert_eq!(documented, help.into_keys().collect());
+}
+
+#[test]
+fn every_flag_about_hosts_is_on_their_page() {
+    let verbs = ["import", "adopt", "install", "uninstall", "config"];
+    let lines: Vec<String> = verbs.into_iter().flat_map(help).collect();
+    let exist = sorted(lines.iter().map(|line| flag_name(line)));
+    let tables = markdown::tables(HOSTS);
+    let flags = tables.iter().filter(|table| table.has("Flag"));
+    let documented: Vec<String> = flags.flat_map(|table| table.codes("Flag")).collect();
+    let long = documented
+        .iter()
+        .map(String::as_str)
+        .filter(|flag| flag.starts_with("--"));
+    assert_eq!(sorted(long), exist);
+}
+
+/// A host without a file is named with the place where one is expected.
+#[test]
+fn every_host_is_on_its_page_with_the_place_of_its_file() {
+    let home = tempfile::tempdir().expect("a directory");
+    let import = |host: &str| {
+        let mut rialto = Command::new(env!("CARGO_BIN_EXE_rialto"));
+        rialto.args(["import", host]).env_clear().env("HOME", home.path());
+        String::from_utf8(rialto.output().expect("the binary runs").stderr).expect("text")
+    };
+    let answer = import("no-such-host");
+    let listed = answer
+        .split("[possible values: ")
+        .nth(1)
+        .and_then(|rest| rest.split(']').next());
+    let exist = sorted(listed.expect("the hosts are listed").split(", "));
+    let tables = markdown::tables(HOSTS);
+    let table = tables
+        .iter()
+        .find(|table| table.has("File of the user"))
+        .expect("a table of hosts");
+    assert_eq!(table.codes("Name").into_iter().collect::<BTreeSet<_>>(), exist);
+    for row in table.rows() {
+        let (host, file) = (
+            markdown::codes(row.cell("Name")),
+            markdown::codes(row.cell("File of the user")),
+        );
+        let answer = import(&host[0]);
+        assert!(
+            answer.contains(&format!("{}: there is no {}", row.cell("Host"), file[0])),
+            "{host:?}: {answer}"
+        );
+    }
 }
 
 #[tokio::test]

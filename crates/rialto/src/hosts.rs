@@ -1,0 +1,26 @@
+//! The programs that start MCP servers from files of their own, and those files.
+//!
+//! What a host writes where is data (`table.rs`). Reading, merging and editing are pure and work on
+//! texts; `found.rs` reads files, and `safe_file.rs` alone writes them.
+
+pub(crate) mod adopt;
+mod carry;
+pub(crate) mod config_for;
+mod destinations_text;
+mod document;
+mod edit;
+pub(crate) mod entry;
+mod found;
+pub(crate) mod import;
+pub(crate) mod install;
+mod location;
+mod merge;
+mod own_command;
+mod plain;
+mod program;
+mod reference;
+mod safe_file;
+mod secret;
+mod servers;
+mod shape;
+pub(crate) mod table;

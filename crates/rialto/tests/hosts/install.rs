@@ -1,0 +1,124 @@
+//! `rialto install`, `rialto uninstall` and `rialto config --for`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use crate::home::{Home, PROGRAM};
+
+#[test]
+fn the_own_command_of_a_host_is_preferred() {
+    let home = Home::empty();
+    let script = "#!/bin/sh\nprintf '%s\\n' \"$*\" >> \"$HOME/calls\"\n";
+    let path = home.put("bin/claude", script.as_bytes());
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    home.put(
+        ".config/rialto/destinations.yml",
+        b"destinations:\n  files: { command: x }\n",
+    );
+    home.done(&["install", "claude-code", "files"]);
+    home.done(&["install", "claude", "https://mcp.linear.app/mcp"]);
+    assert_eq!(
+        home.text("calls"),
+        format!(
+            "mcp add --scope user files -- {PROGRAM} attach files\nmcp add --scope user --transport http linear https://mcp.linear.app/mcp\n"
+        )
+    );
+    assert!(!home.path(".claude.json").exists());
+    home.done(&["install", "claude-code", "files", "--edit"]);
+    assert!(home.text(".claude.json").contains("\"attach\", \"files\""));
+    home.done(&["uninstall", "claude-code", "files"]);
+    assert!(home.text("calls").ends_with("mcp remove --scope user files\n"));
+}
+
+#[test]
+fn an_own_command_that_fails_is_quoted() {
+    let home = Home::empty();
+    let path = home.put("bin/codex", b"#!/bin/sh\necho 'no such scope' >&2\nexit 3\n");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let said = home.refused(&["install", "codex", "https://mcp.linear.app/mcp"]);
+    assert!(
+        said.contains("codex did not take the entry: no such scope"),
+        "{said}"
+    );
+    assert!(said.contains("--edit"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_not_there_is_made_for_this_user_alone() {
+    let home = Home::empty();
+    home.done(&["install", "cursor", "https://mcp.linear.app/mcp"]);
+    assert_eq!(
+        home.text(".cursor/mcp.json"),
+        "{\n  \"mcpServers\": {\n    \"linear\": {\n      \"url\": \"https://mcp.linear.app/mcp\"\n    }\n  }\n}\n"
+    );
+    home.done(&["install", "codex", "https://mcp.linear.app/mcp"]);
+    assert_eq!(
+        home.text(".codex/config.toml").trim_start(),
+        "[mcp_servers.linear]\nurl = \"https://mcp.linear.app/mcp\"\n"
+    );
+}
+
+#[test]
+fn files_of_a_project_name_the_program_without_its_path() {
+    let home = Home::empty();
+    home.put(
+        ".config/rialto/destinations.yml",
+        b"destinations:\n  files: { command: x }\n",
+    );
+    home.done(&["install", "cursor", "files", "--project"]);
+    // The home is the working directory, so that both files would be the same one.
+    assert!(home.text(".cursor/mcp.json").contains("\"command\": \"rialto\""));
+    let said = home.refused(&["install", "claude-desktop", "files", "--project"]);
+    assert!(said.contains("no file for one project"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_installed_is_answered_with_what_can() {
+    let home = Home::empty();
+    home.put(
+        ".config/rialto/destinations.yml",
+        b"destinations:\n  files: { command: x }\n",
+    );
+    let said = home.refused(&["install", "cursor", "flies"]);
+    assert!(said.contains("no destination `flies`; it has files"), "{said}");
+    let said = home.refused(&["install", "emacs", "files"]);
+    assert!(said.contains("emacs"), "{said}");
+    home.done(&["install", "cursor", "files"]);
+    home.done(&["install", "cursor", "files"]);
+    let said = home.refused(&[
+        "install",
+        "cursor",
+        "https://mcp.linear.app/mcp",
+        "--name",
+        "files",
+    ]);
+    assert!(said.contains("another entry `files`"), "{said}");
+    let said = home.refused(&["uninstall", "cursor", "nothing"]);
+    assert!(said.contains("no `nothing`; it has files"), "{said}");
+    let said = home.refused(&["uninstall", "goose", "x"]);
+    assert!(said.contains("no servers"), "{said}");
+}
+
+#[test]
+fn config_for_a_host_reads_the_file_that_serve_reads_or_the_users_own() {
+    let home = Home::empty();
+    home.put(
+        ".config/rialto/destinations.yml",
+        b"destinations:\n  mine: { command: x }\n",
+    );
+    assert!(
+        home.done(&["config", "--for", "vscode"])
+            .contains("http://127.0.0.1:3000/mine/mcp")
+    );
+    home.put(
+        "destinations.yml",
+        b"listen: 8080\ndestinations:\n  here: { command: x }\n",
+    );
+    let printed = home.done(&["config", "--for", "codex"]);
+    assert_eq!(
+        printed,
+        "[mcp_servers.here]\nurl = \"http://127.0.0.1:8080/here/mcp\"\n"
+    );
+    let said = home.refused(&["config", "--for", "codex", "there"]);
+    assert!(said.contains("no destination `there`; there are here"), "{said}");
+}
