@@ -47,7 +47,7 @@ fn for_a_person(connection: &Connection) -> String {
     format!(
         "rialto connect waits for an MCP host on stdin, one JSON-RPC message a line. The server is not \
          contacted before the first one.\n  to test the server:  rialto check {server}\n  to paste into a host:  \
-         rialto connect {server} --print-config claude-desktop|claude-code|cursor|vscode\n  Ctrl-D ends it."
+         rialto connect {server} --print-config HOST\n  Ctrl-D ends it."
     )
 }
 

@@ -23,6 +23,7 @@ use self::hosts::{AdoptFlags, ConfigFlags, ImportFlags, InstallFlags, UninstallF
 use self::source::{SourceFlags, VerbosityFlags};
 use crate::config::Environment;
 use crate::demo::DemoEra;
+use crate::hosts::table::Host;
 
 /// What Rialto was asked to do.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
@@ -255,21 +256,12 @@ pub(crate) struct ConnectFlags {
     /// What the command line of another bridge asked for and does not get.
     #[arg(skip)]
     pub(crate) notes: Vec<String>,
-    /// Print the entry for a host's configuration, and exit
-    #[arg(long, value_name = "HOST", value_enum, help_heading = "Host")]
-    pub(crate) print_config: Option<Host>,
+    /// Print the entry for the file of a host, such as claude-desktop, cursor or vscode, and exit
+    #[arg(long, value_name = "HOST", value_parser = hosts::host(), hide_possible_values = true, help_heading = "Host")]
+    pub(crate) print_config: Option<&'static Host>,
     /// Run this stdio server instead of a remote one, for a host of another era
     #[arg(last = true, value_name = "COMMAND", conflicts_with = "url")]
     pub(crate) command: Vec<String>,
-}
-
-/// A program that starts MCP servers from a list in its own file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Host {
-    ClaudeDesktop,
-    ClaudeCode,
-    Cursor,
-    Vscode,
 }
 
 /// `rialto check`.

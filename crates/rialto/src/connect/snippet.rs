@@ -2,34 +2,20 @@
 //!
 //! Secrets are never repeated: a place is shown where they go.
 
-use serde_json::{Map, Value, json};
-
 use crate::config::Environment;
-use crate::flags::{ConnectFlags, Host};
+use crate::flags::ConnectFlags;
+use crate::hosts::shape;
+use crate::hosts::table::Host;
 
 /// What stands where a secret goes.
 const TOKEN: &str = "<your token>";
 const SECRET: &str = "<the client's secret>";
 
-pub(super) fn of(host: Host, name: &str, flags: &ConnectFlags, environment: &Environment) -> String {
-    let mut entry = Map::new();
-    match host {
-        Host::ClaudeCode | Host::Vscode => {
-            entry.insert("type".into(), "stdio".into());
-        }
-        Host::ClaudeDesktop | Host::Cursor => {}
-    }
-    entry.insert("command".into(), program().into());
-    entry.insert("args".into(), arguments(flags, environment).into());
-    let variables = variables(flags, environment);
-    if !variables.is_empty() {
-        entry.insert("env".into(), variables.into());
-    }
-    let servers = match host {
-        Host::ClaudeDesktop | Host::ClaudeCode | Host::Cursor => "mcpServers",
-        Host::Vscode => "servers",
-    };
-    format!("{:#}", json!({ servers: { name: entry } }))
+pub(super) fn of(host: &Host, name: &str, flags: &ConnectFlags, environment: &Environment) -> String {
+    let mut words = vec![program()];
+    words.extend(arguments(flags, environment));
+    let entry = shape::stdio(host, name, &words, &variables(flags, environment));
+    shape::pasted(host, &[(name.to_owned(), entry)])
 }
 
 /// Hosts look for programs in other places than a shell does, so the whole path is written.
@@ -40,7 +26,7 @@ fn program() -> String {
         .unwrap_or_else(|| "rialto".to_owned())
 }
 
-fn arguments(flags: &ConnectFlags, environment: &Environment) -> Vec<Value> {
+fn arguments(flags: &ConnectFlags, environment: &Environment) -> Vec<String> {
     let mut words = vec!["connect".to_owned()];
     words.extend(
         flags
@@ -101,7 +87,7 @@ fn arguments(flags: &ConnectFlags, environment: &Environment) -> Vec<Value> {
         words.push("--".to_owned());
         words.extend(flags.command.iter().cloned());
     }
-    words.into_iter().map(Value::from).collect()
+    words
 }
 
 /// Returns whether a value is one `${VAR}` and nothing else.
@@ -125,19 +111,17 @@ fn absolute(path: Option<&str>) -> Option<String> {
 }
 
 /// Hosts pass on only the variables that they are configured to.
-fn variables(flags: &ConnectFlags, environment: &Environment) -> Map<String, Value> {
-    let mut variables = Map::new();
+fn variables(flags: &ConnectFlags, environment: &Environment) -> Vec<(String, String)> {
+    let mut variables = Vec::new();
     match flags.bearer_env.as_deref() {
-        Some(variable) => {
-            variables.insert(variable.to_owned(), TOKEN.into());
-        }
+        Some(variable) => variables.push((variable.to_owned(), TOKEN.to_owned())),
         None if environment.filled("BEARER_TOKEN").is_some() => {
-            variables.insert("BEARER_TOKEN".to_owned(), TOKEN.into());
+            variables.push(("BEARER_TOKEN".to_owned(), TOKEN.to_owned()));
         }
         None => {}
     }
     if let Some(variable) = flags.client.client_secret_env.as_deref() {
-        variables.insert(variable.to_owned(), SECRET.into());
+        variables.push((variable.to_owned(), SECRET.to_owned()));
     }
     variables
 }
@@ -145,11 +129,14 @@ fn variables(flags: &ConnectFlags, environment: &Environment) -> Map<String, Val
 #[cfg(test)]
 mod tests {
     use gateway::settings::Secret;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::hosts::table;
 
-    fn shown(host: Host, flags: &ConnectFlags) -> Value {
+    fn shown(host: &str, flags: &ConnectFlags) -> Value {
         let environment = Environment::from_iter([("BEARER_TOKEN", "geheim")]);
+        let host = table::named(host).expect(host);
         let text = of(host, "example", flags, &environment);
         assert!(!text.contains("geheim"), "{text}");
         serde_json::from_str(&text).expect("what is printed is JSON")
@@ -165,10 +152,10 @@ mod tests {
             ..ConnectFlags::default()
         };
         for (host, servers, kind) in [
-            (Host::ClaudeDesktop, "mcpServers", Value::Null),
-            (Host::ClaudeCode, "mcpServers", "stdio".into()),
-            (Host::Cursor, "mcpServers", Value::Null),
-            (Host::Vscode, "servers", "stdio".into()),
+            ("claude-desktop", "mcpServers", Value::Null),
+            ("claude-code", "mcpServers", "stdio".into()),
+            ("cursor", "mcpServers", Value::Null),
+            ("vscode", "servers", "stdio".into()),
         ] {
             let shown = shown(host, &flags);
             let entry = &shown[servers]["example"];
@@ -193,7 +180,7 @@ mod tests {
             bearer_env: Some("EXAMPLE_TOKEN".into()),
             ..ConnectFlags::default()
         };
-        let shown = shown(Host::Cursor, &flags);
+        let shown = shown("cursor", &flags);
         let entry = &shown["mcpServers"]["example"];
         assert_eq!(
             entry["args"],

@@ -277,7 +277,7 @@ fn connect_is_meant_by_its_name_by_a_url_and_by_the_variable_uri() {
         ],
         &none,
     );
-    assert_eq!(flags.print_config, Some(Host::ClaudeDesktop));
+    assert_eq!(flags.print_config.map(|host| host.id), Some("claude-desktop"));
     assert!(
         !format!("{flags:?}").contains("geheim"),
         "the value of --header is never shown"

@@ -88,14 +88,23 @@ pub(crate) fn apply(text: &str, format: Format, changes: &[Change]) -> Result<St
         set(&mut meant, &change.place, change.after.clone())
             .ok_or_else(|| EditError::NoPlace(Step::path(&change.place)))?;
     }
+    // Together, since a file of an agent may have tens of megabytes. Where line ends are mixed, those
+    // between two changes would become alike.
+    let batch = match lines::are_mixed(text) {
+        true => 1,
+        false => changes.len().max(1),
+    };
     let mut edited = text.to_owned();
-    for change in changes {
+    for changes in changes.chunks(batch) {
         edited = in_place(&edited, |plain| match format {
-            Format::Json => json::apply(plain, change),
-            Format::Toml => toml::apply(plain, change),
+            Format::Json => json::apply(plain, changes),
+            Format::Toml => toml::apply(plain, changes),
             Format::Yaml => None,
         })
-        .ok_or_else(|| EditError::NoPlace(Step::path(&change.place)))?;
+        .ok_or_else(|| {
+            let places: Vec<String> = changes.iter().map(|change| Step::path(&change.place)).collect();
+            EditError::NoPlace(places.join("`, `"))
+        })?;
     }
     match checked(&edited, format) {
         // In TOML a table without values need not be there.

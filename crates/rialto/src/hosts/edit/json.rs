@@ -1,4 +1,4 @@
-//! One change of a text of JSON with comments, through its concrete syntax tree.
+//! Changes of a text of JSON with comments, through its concrete syntax tree.
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
@@ -6,11 +6,13 @@ use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
 use super::{Change, Step};
 use crate::hosts::plain::Plain;
 
-/// Returns the text with the change. The text is known to be well-formed, without equal keys.
-pub(super) fn apply(text: &str, change: &Change) -> Option<String> {
-    // The tree ends when its root is dropped, so the root outlives the change.
+/// Returns the text with the changes. The text is known to be well-formed, without equal keys.
+pub(super) fn apply(text: &str, changes: &[Change]) -> Option<String> {
+    // The tree ends when its root is dropped, so the root outlives the changes.
     let root = CstRootNode::parse(text, &ParseOptions::default()).ok()?;
-    change_tree(&root, change)?;
+    for change in changes {
+        change_tree(&root, change)?;
+    }
     Some(root.to_string())
 }
 

@@ -30,6 +30,12 @@ fn uses_crlf(text: &str) -> bool {
     text.find('\n').is_some_and(|at| text[..at].ends_with('\r'))
 }
 
+/// Returns whether some lines end with CR LF, and some with LF.
+pub(super) fn are_mixed(text: &str) -> bool {
+    let pairs = text.matches("\r\n").count();
+    pairs > 0 && pairs < text.matches('\n').count()
+}
+
 fn common_start(one: &str, two: &str) -> usize {
     let same = one.char_indices().zip(two.chars()).find(|((_, a), b)| a != b);
     match same {
@@ -75,6 +81,18 @@ mod tests {
         ] {
             let edited = in_place(original, |plain| Some(plain.replace('b', "X\nY")));
             assert_eq!(edited.as_deref(), Some(expected), "{original:?}");
+        }
+    }
+
+    #[test]
+    fn mixed_line_ends_are_noticed() {
+        for (text, expected) in [
+            ("a\nb\n", false),
+            ("a\r\nb\r\n", false),
+            ("a\r\nb\n", true),
+            ("", false),
+        ] {
+            assert_eq!(are_mixed(text), expected, "{text:?}");
         }
     }
 

@@ -177,6 +177,18 @@ fn entries_of_a_list_of_tables_are_added_changed_and_removed() {
 }
 
 #[test]
+fn several_changes_leave_what_is_between_them_byte_for_byte() {
+    for between in ["// c\n", "// c\r\n", "// c\n// d\r\n"] {
+        let before =
+            format!("{{ \"a\": {{ \"command\": \"x\" }},\n{between}\"b\": {{ \"command\": \"x\" }} }}\r\n");
+        let changes =
+            ["a/command", "b/command"].map(|path| change(&before, Format::Json, path, Some(text("y"))));
+        let after = apply(&before, Format::Json, &changes).expect(&before);
+        assert_eq!(after, before.replace("\"x\"", "\"y\""));
+    }
+}
+
+#[test]
 fn files_that_are_in_doubt_are_not_changed() {
     let set = |before: Option<Plain>| Change {
         place: keys("a/command"),

@@ -1,18 +1,20 @@
-//! One change of a text of TOML.
+//! Changes of a text of TOML.
 
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
 use super::{Change, Step};
 use crate::hosts::plain::Plain;
 
-/// Returns the text with the change.
-pub(super) fn apply(text: &str, change: &Change) -> Option<String> {
+/// Returns the text with the changes.
+pub(super) fn apply(text: &str, changes: &[Change]) -> Option<String> {
     let mut document: DocumentMut = text.parse().ok()?;
-    let (last, above) = change.place.split_last()?;
-    let root: &mut dyn TableLike = document.as_table_mut();
-    match last {
-        Step::Key(key) => set_key(table_at(root, above)?, key, change.after.as_ref())?,
-        Step::Named(name) => set_named(root, above, name, change.after.as_ref())?,
+    for change in changes {
+        let (last, above) = change.place.split_last()?;
+        let root: &mut dyn TableLike = document.as_table_mut();
+        match last {
+            Step::Key(key) => set_key(table_at(root, above)?, key, change.after.as_ref())?,
+            Step::Named(name) => set_named(root, above, name, change.after.as_ref())?,
+        }
     }
     Some(document.to_string())
 }
