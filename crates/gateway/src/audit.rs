@@ -473,6 +473,23 @@ fn rpc_id(line: &mut String, raw: &[u8]) -> fmt::Result {
     }
 }
 
+/// Returns a record as a line of the audit log has it, without a line break and without bodies.
+pub(crate) fn line_of(record: &AuditRecord<'_>) -> String {
+    let mut line = String::new();
+    compose(&mut line, record, SystemTime::now()).expect("writing to a String cannot fail");
+    line.push('}');
+    line
+}
+
+/// Returns a body as a record shows it: its secrets replaced, and cut at the limit.
+pub(crate) fn redacted(body: &[u8], limit: usize) -> String {
+    let text = redact::redact(body, limit);
+    if text.len() <= limit {
+        return text;
+    }
+    format!("{}{}", escape::cut(&text, limit), escape::TRUNCATED)
+}
+
 /// Returns as much of a body as a record can use.
 fn beginning(body: &[u8]) -> &[u8] {
     &body[..body.len().min(Audit::BODY_BYTES)]

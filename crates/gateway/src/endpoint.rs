@@ -34,7 +34,7 @@ use crate::clock::Clock;
 use crate::conversation_handle::AskTarget;
 use crate::fleet::{Fleet, PlacedServer};
 use crate::instance::Reservation;
-use crate::metrics::{DestinationMetrics, LimitHits};
+use crate::metrics::{DestinationMetrics, LimitHits, StreamKind};
 use crate::modern_request_handle::ModernRequestHandle;
 use crate::offer_store::OfferStore;
 use crate::record::Recorder;
@@ -44,7 +44,7 @@ use crate::server_eras::EraMemory;
 use crate::session_handle::{LineListener, SessionHandle};
 use crate::settings::{self, BackendSpec, LimitSettings};
 use crate::sign_in_pages::SignInPages;
-use crate::status::DestinationStatus;
+use crate::status::{DestinationStatus, Detail, LimitLevel};
 use crate::threads::Threads;
 use crate::upstream::{Upstream, UpstreamContext};
 use aggregate::{Aggregate, ClientIntent};
@@ -263,7 +263,8 @@ impl Endpoint {
 
     /// Returns the state of this destination; `is_configured` is false for one that drains after a
     /// reload.
-    pub(crate) fn status(&self, is_configured: bool) -> DestinationStatus {
+    pub(crate) fn status(&self, is_configured: bool, detail: Detail) -> DestinationStatus {
+        let now = self.shared.clock.now();
         let handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
         let listens = {
             let listens = self.listens.lock();
@@ -291,6 +292,30 @@ impl Endpoint {
             events_lost: handles.iter().map(|handle| handle.events_lost()).sum(),
             limits: self.metrics.overloads.all(),
             members: upstream.members,
+            levels: vec![
+                LimitLevel {
+                    limit: "max_sessions",
+                    used: handles.len(),
+                    most: self.settings.max_sessions,
+                },
+                LimitLevel {
+                    limit: "max_children",
+                    used: upstream.in_use,
+                    most: self.settings.instances.max_children,
+                },
+            ],
+            sharing: self.settings.instances.sharing,
+            start: upstream.start,
+            streams: StreamKind::ALL
+                .map(|kind| (kind.as_str(), self.metrics.open_streams(kind)))
+                .to_vec(),
+            ended: self.metrics.calls().map(|(.., count)| count).sum(),
+            failures: self.metrics.failures.all(),
+            recent: self.metrics.recent(now),
+            session_list: match detail {
+                Detail::Sums => Vec::new(),
+                Detail::Sessions => handles.iter().map(|handle| handle.status(now)).collect(),
+            },
         }
     }
 
@@ -634,6 +659,7 @@ impl Endpoint {
             }
         }
         self.forget_modern_requests(now);
+        self.metrics.note_recent(now);
         self.metrics.idle.note_change();
         self.upstream.tick(now);
     }

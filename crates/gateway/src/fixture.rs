@@ -15,8 +15,8 @@ use crate::peer::Peers;
 use crate::replica::Replica;
 use crate::settings::{
     self, AuditSettings, AuditSink, AuthSettings, BackendSpec, Capabilities, EraChoice, LimitSettings,
-    OnAuditFailure, Outages, Placement, RemoteSpec, Retry, Settings, Sharing, SharingRules, Show, SignIn,
-    ToolPolicy, Transport,
+    OnAuditFailure, Outages, Placement, Projects, RemoteSpec, Retry, Settings, Sharing, SharingRules, Show,
+    SignIn, ToolPolicy, Transport,
 };
 use crate::threads::Threads;
 
@@ -35,6 +35,7 @@ pub(crate) fn settings() -> Settings {
             retry: Retry::Safe,
             outages: Outages::Refuse,
             sign_in: SignIn::No,
+            socket: None,
         }),
         instances: SharingRules {
             sharing: Sharing::Shared,
@@ -42,6 +43,7 @@ pub(crate) fn settings() -> Settings {
             start_timeout: Duration::from_secs(60),
             max_children: 4,
             linger: Duration::from_secs(60),
+            projects: Projects::Apart,
         },
         request_timeout: Duration::from_secs(60),
         stream_timeout: Duration::from_secs(60),
@@ -57,6 +59,7 @@ pub(crate) fn settings() -> Settings {
     };
     Settings {
         listen: ([127, 0, 0, 1], 0).into(),
+        has_listener: true,
         threads: NonZeroUsize::MIN,
         tls: None,
         request_timeout: destination.request_timeout,

@@ -11,6 +11,7 @@ pub(crate) mod http_sse;
 mod keep_alive;
 pub(crate) mod lingering;
 pub(crate) mod listener;
+pub(crate) mod local;
 pub(crate) mod modern;
 pub(crate) mod peers;
 mod placed;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cluster::file::{FileRegistry, OpenError};
@@ -29,6 +30,7 @@ use crate::line_sink::LineSink;
 use crate::metrics::{DestinationMetrics, ListenerMetrics};
 use crate::offer_store::OfferStore;
 use crate::peer::Peers;
+use crate::readers::Readers;
 use crate::record::{RecordListener, Recorder};
 use crate::replica::{ClusterError, Replica};
 use crate::seal::Sealer;
@@ -36,7 +38,7 @@ use crate::session_store::SessionStore;
 use crate::settings::{AuditSink, LimitSettings, Settings};
 use crate::sign_in_pages::SignInPages;
 use crate::state_dir::{StateDir, StateDirError};
-use crate::status::{ClusterStatus, DestinationStatus, Status};
+use crate::status::{ClusterStatus, DestinationStatus, Detail, LimitLevel, Status};
 use crate::tasks;
 use crate::threads::Threads;
 use crate::tls::{Tls, TlsError};
@@ -106,6 +108,18 @@ pub struct Gateway {
     connections: watch::Sender<usize>,
     /// The way to the other replicas, with `cluster`.
     pub(crate) peers: Option<Arc<Peers>>,
+    /// Readers of events and messages, on the admin socket.
+    pub(crate) readers: Arc<Readers>,
+    pub(crate) about: OnceLock<About>,
+}
+
+/// What a gateway tells of itself, beside its state.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// Where clients reach it, if it has a listener.
+    pub url: Option<String>,
+    /// The file that describes its destinations, if there is one.
+    pub config: Option<PathBuf>,
 }
 
 impl Gateway {
@@ -251,6 +265,8 @@ impl Gateway {
             hurried: watch::Sender::new(false),
             connections: watch::Sender::new(0),
             peers: replica.map(|replica| replica.peers),
+            readers: Arc::default(),
+            about: OnceLock::new(),
         });
         if let Some(fleet) = &gateway.shared.fleet {
             let sessions = Arc::downgrade(&gateway);
@@ -290,6 +306,17 @@ impl Gateway {
     /// Names the sink of spans: from now on every request makes one.
     pub fn trace_to(&self, sink: Arc<SpanSink>) {
         let _ = self.listener_metrics.spans.set(sink);
+    }
+
+    /// Sets what it tells of itself.
+    pub fn describe(&self, about: About) {
+        // Only the first holds: it is set when the gateway begins to serve.
+        let _ = self.about.set(about);
+    }
+
+    /// Returns whether no client is connected, and no call is open.
+    pub fn is_unused(&self) -> bool {
+        self.connection_count() == 0 && self.open_calls() == 0
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -483,18 +510,18 @@ impl Gateway {
     }
 
     /// Returns the state of the gateway and of all its destinations.
-    pub(crate) fn status(&self) -> Status {
+    pub(crate) fn status(&self, detail: Detail) -> Status {
         let config = self.config();
         let mut destinations: BTreeMap<String, DestinationStatus> = config
             .destinations
             .iter()
-            .map(|(name, destination)| (name.clone(), destination.status(true)))
+            .map(|(name, destination)| (name.clone(), destination.status(true, detail)))
             .collect();
         let is_usable = destinations.values().any(|status| status.is_ready);
         for destination in self.shared.draining.all() {
-            let draining = destination.status(false);
+            let draining = destination.status(false, detail);
             match destinations.get_mut(&*destination.name) {
-                Some(status) => status.add_draining(&draining),
+                Some(status) => status.add_draining(draining),
                 None => {
                     destinations.insert(destination.name.to_string(), draining);
                 }
@@ -504,6 +531,8 @@ impl Gateway {
             is_ready: is_usable && !self.is_draining(),
             destinations,
             limits: self.listener_metrics.limit_hits.all(),
+            levels: self.limit_levels(),
+            is_draining: self.is_draining(),
             has_failed_reload: self.reload_failed.load(Ordering::Acquire),
             cluster: self
                 .shared
@@ -515,6 +544,22 @@ impl Gateway {
                     ..fleet.status()
                 }),
         }
+    }
+
+    /// Returns how much of the limits of the whole gateway is used.
+    fn limit_levels(&self) -> Vec<LimitLevel> {
+        let levels = [
+            ("connections", self.connection_count(), self.limits.connections),
+            ("calls", self.limiter.calls(), self.limits.calls),
+            (
+                "buffered_bytes",
+                self.shared.buffered.total(),
+                self.limits.buffered_bytes,
+            ),
+        ];
+        levels
+            .map(|(limit, used, most)| LimitLevel { limit, used, most })
+            .to_vec()
     }
 
     /// Returns what has passed through each destination, by name, those that drain included.

@@ -42,6 +42,10 @@ use resource::{EndpointPath, Resources};
 use scopes::{Granted, ScopeRules};
 use tokens::{StaticTokens, TokenCheck};
 
+/// The principal of the user that runs a gateway with `auth`, on its admin socket. No token and no
+/// issuer has such a name.
+const LOCAL_PRINCIPAL: &str = "rialto (admin socket)";
+
 /// An authenticated caller: the same value for all requests with the same token.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
@@ -143,6 +147,8 @@ pub(crate) struct Guard {
     is_on: bool,
     /// The caller where no authentication is needed.
     anonymous: Arc<Caller>,
+    /// The user that runs this gateway, on the admin socket.
+    local: Arc<Caller>,
     tokens: StaticTokens,
     jwt: Option<JwtVerifier>,
     proxies: Option<TrustedProxies>,
@@ -181,6 +187,10 @@ impl Guard {
         Self {
             is_on: auth.is_on(),
             anonymous: Arc::new(Caller::unlimited(Principal::anonymous())),
+            local: Arc::new(Caller::unlimited(match auth.is_on() {
+                true => Principal::named(LOCAL_PRINCIPAL),
+                false => Principal::anonymous(),
+            })),
             tokens: StaticTokens::new(&auth.tokens),
             jwt,
             proxies: auth.proxy.clone().map(TrustedProxies::new),
@@ -204,6 +214,11 @@ impl Guard {
             AuthTarget::Destination(..) => false,
         };
         (!self.is_on || is_open).then(|| Arc::clone(&self.anonymous))
+    }
+
+    /// Returns the caller on the admin socket, whose user the kernel has named.
+    pub(crate) fn local(&self) -> Arc<Caller> {
+        Arc::clone(&self.local)
     }
 
     /// Authenticates a request for a target that needs it.
@@ -302,6 +317,9 @@ impl Guard {
     /// configured. Its requests are checked anew each time; this is about its open sessions and
     /// streams.
     pub(crate) fn keeps(&self, earlier: &Self, principal: &str, destination: &str) -> bool {
+        if principal == LOCAL_PRINCIPAL {
+            return true;
+        }
         match principal.split_once('#') {
             None => self.tokens.keeps(&earlier.tokens, principal, destination),
             Some((proxy::VOUCHER, _)) => self.proxies == earlier.proxies,

@@ -34,7 +34,8 @@ use crate::escape::OneLine;
 use crate::fault_injection;
 use crate::metrics::DestinationMetrics;
 use crate::server_eras::ServerEras;
-use crate::status::{Depths, Health};
+use crate::status::{Depths, Health, Serves};
+use crate::tap::Direction;
 
 /// The first stray lines are logged one by one, and of the later ones each thousandth.
 const NOISE_LOGGED: u64 = 20;
@@ -102,6 +103,8 @@ struct InstanceState {
     moved: FxHashMap<SessionKey, Arc<Instance>>,
     link_wanted: bool,
     inlet: Option<Inlet>,
+    /// Bytes at the beginning of what waits to be written whose line readers have seen.
+    shown_rest: usize,
     /// A message is being passed from the machine to the inlet: no other may overtake it.
     is_sending: bool,
     /// Counts the beginnings and ends of links. The rest of a half-written line belongs to its own
@@ -115,6 +118,10 @@ struct InstanceState {
     idle_since: Option<Moment>,
     /// When a client last asked something.
     last_asked: Moment,
+    /// When the present link began, or the last one that there was.
+    link_began: Option<Moment>,
+    /// Links that have begun.
+    links: u64,
     /// The child is being ended, or was, because no call used it. Its output counts no more.
     is_asleep: bool,
     /// The server has answered the handshake on this link.
@@ -230,6 +237,7 @@ impl Instance {
                 moved: FxHashMap::default(),
                 link_wanted: false,
                 inlet: None,
+                shown_rest: 0,
                 is_sending: false,
                 link: 0,
                 replacement: None,
@@ -237,6 +245,8 @@ impl Instance {
                 deadline: None,
                 idle_since: Some(clock.now()),
                 last_asked: clock.now(),
+                link_began: None,
+                links: 0,
                 is_asleep: false,
                 was_ready: false,
                 stray_output: StrayOutput::default(),
@@ -531,8 +541,15 @@ impl Instance {
 
     pub(crate) fn depths(&self) -> Depths {
         let state = self.lock();
+        let now = self.clock.now();
         Depths {
             era: state.multiplexer.era(),
+            agreed: state.multiplexer.is_ready().then(|| state.multiplexer.era()),
+            age: state.link_began.map(|began| now.since(began)),
+            restarts: state.links.saturating_sub(1),
+            users: state.users.len(),
+            last_asked: now.since(state.last_asked),
+            serves: Serves::default(),
             health: state.health.clone(),
             open_calls: state.multiplexer.open_calls(),
             waiting_calls: state.multiplexer.waiting_calls(),
@@ -570,6 +587,9 @@ impl Instance {
             // A replacement that was wanted for the predecessor does not concern this child.
             state.replacement = None;
             state.is_asleep = false;
+            state.link_began = Some(now);
+            state.links += 1;
+            state.shown_rest = 0;
             state.link += 1;
             state.was_ready = false;
             state.stray_output = StrayOutput::default();
@@ -653,6 +673,8 @@ impl Instance {
     pub(crate) fn arrive(&self, framer: &mut LineFramer, pid: u32) -> Option<usize> {
         let mut lines = 0;
         let now = self.clock.now();
+        let is_tapped = self.metrics.tap.is_read();
+        let mut tapped = Vec::new();
         let is_useless = self.act(now, |state, orders| {
             if state.is_asleep {
                 return true;
@@ -663,7 +685,12 @@ impl Instance {
             while let Some(frame) = framer.next() {
                 lines += 1;
                 match frame {
-                    Frame::Line(line) => state.multiplexer.handle_line(now, line),
+                    Frame::Line(line) => {
+                        if is_tapped {
+                            tapped.push(line.clone());
+                        }
+                        state.multiplexer.handle_line(now, line);
+                    }
                     Frame::TooLong(long) => {
                         state
                             .multiplexer
@@ -680,7 +707,30 @@ impl Instance {
             state.poll_outputs(orders);
             state.replacement.is_some()
         });
+        for line in tapped {
+            self.show(Some(pid), Direction::FromServer, &line);
+        }
         (!is_useless).then_some(lines)
+    }
+
+    /// Shows messages to the readers that want them.
+    fn show(&self, pid: Option<u32>, direction: Direction, lines: &[u8]) {
+        self.metrics
+            .tap
+            .note_lines(&self.destination, pid, direction, lines);
+    }
+
+    /// Returns the process of the server, for readers of its messages.
+    fn pid(&self) -> Option<u32> {
+        match self.lock().health {
+            Health::Running { pid } | Health::Ready { pid } => pid,
+            Health::Idle
+            | Health::Starting
+            | Health::BackingOff(_)
+            | Health::Failed(_)
+            | Health::Asleep
+            | Health::Stopped => None,
+        }
     }
 
     /// Waits until what was read so far has been delivered, if another thread does that. A task
@@ -742,6 +792,9 @@ impl Instance {
     /// Takes one message of the server, and the request in whose exchange it came.
     pub(crate) fn receive(&self, message: Bytes, origin: Option<WireId>) {
         let now = self.clock.now();
+        if self.metrics.tap.is_read() {
+            self.show(None, Direction::FromServer, &message);
+        }
         self.act(now, |state, _| {
             state.multiplexer.handle_message(now, message, origin);
             state.note_ready(None);
@@ -752,16 +805,25 @@ impl Instance {
     /// come.
     pub(crate) fn receive_answer(&self, id: WireId, messages: impl IntoIterator<Item = Bytes>) -> bool {
         let now = self.clock.now();
-        self.act(now, |state, _| {
+        let is_tapped = self.metrics.tap.is_read();
+        let mut tapped = Vec::new();
+        let has_answered = self.act(now, |state, _| {
             let mut messages = messages.into_iter();
             let mut answered = false;
             while !answered && let Some(message) = messages.next() {
+                if is_tapped {
+                    tapped.push(message.clone());
+                }
                 state.multiplexer.handle_message(now, message, Some(id));
                 answered = !state.multiplexer.is_unanswered(id);
             }
             state.note_ready(None);
             answered
-        })
+        });
+        for message in tapped {
+            self.show(None, Direction::FromServer, &message);
+        }
+        has_answered
     }
 
     /// Returns whether this request has no answer yet.
@@ -801,7 +863,15 @@ impl Instance {
             return empty;
         }
         state.multiplexer.handle_written();
-        state.multiplexer.take_outbox(empty)
+        let outbox = state.multiplexer.take_outbox(empty);
+        let shown = std::mem::take(&mut state.shown_rest);
+        drop(state);
+        if self.metrics.tap.is_read() {
+            let lines = outbox.copied();
+            let lines = lines.get(shown..).unwrap_or_default();
+            self.show(self.pid(), Direction::ToServer, lines);
+        }
+        outbox
     }
 
     /// The same for a server that is reached by POSTs: everything that waits, line by line.
@@ -811,7 +881,18 @@ impl Instance {
             return PostBatch::default();
         }
         state.multiplexer.handle_written();
-        state.multiplexer.take_posts()
+        let posts = state.multiplexer.take_posts();
+        drop(state);
+        self.show_posts(&posts);
+        posts
+    }
+
+    fn show_posts(&self, posts: &PostBatch) {
+        if self.metrics.tap.is_read() {
+            for post in posts.clone() {
+                self.show(None, Direction::ToServer, &post.line);
+            }
+        }
     }
 
     /// The same for the supervisor. If nothing is queued, clients' calls go to this inlet directly
@@ -825,7 +906,10 @@ impl Instance {
         state.multiplexer.handle_written();
         if state.multiplexer.has_outgoing() {
             state.inlet = None;
-            return Some(state.multiplexer.take_posts());
+            let posts = state.multiplexer.take_posts();
+            drop(state);
+            self.show_posts(&posts);
+            return Some(posts);
         }
         if state.inlet.is_none() {
             state.inlet = Some(Inlet::Messages(Arc::clone(inlet) as Arc<dyn MessageInlet>));
@@ -847,6 +931,9 @@ impl Instance {
                 mut line,
                 link,
             } => {
+                if self.metrics.tap.is_read() {
+                    self.show(self.pid(), Direction::ToServer, &line);
+                }
                 let written = inlet.write(&line);
                 let sent = &self.metrics.server_bytes_sent;
                 sent.fetch_add(written as u64, Ordering::Relaxed);
@@ -854,6 +941,9 @@ impl Instance {
                 self.note_sent(|state| state.note_written(link, line));
             }
             InstanceOrder::Send { inlet, post } => {
+                if self.metrics.tap.is_read() {
+                    self.show(None, Direction::ToServer, &post.line);
+                }
                 inlet.send(post);
                 self.note_sent(|_| {});
             }
@@ -932,7 +1022,10 @@ impl InstanceState {
         }
         match rest.is_empty() {
             true => self.multiplexer.handle_written(),
-            false => self.multiplexer.handle_unwritten(rest),
+            false => {
+                self.shown_rest = rest.len();
+                self.multiplexer.handle_unwritten(rest);
+            }
         }
     }
 

@@ -13,14 +13,17 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use protocol::exchange::{Blame, Failure};
 use protocol::method::Method;
+use protocol::time::Moment;
 use protocol::version::Era;
 
 use crate::audit::Outcome;
 use crate::idle_watch::IdleWatch;
 use crate::line_sink::LineSink;
+use crate::recent::{Counted, Figures, Recent};
 use crate::record::{Ending, Record, RecordListener, RefusalRecord, Subject};
 use crate::reply::Refusal;
 use crate::status::LimitHit;
+use crate::tap::Tap;
 use crate::trace::SpanSink;
 
 /// Upper bounds of the latency buckets in microseconds: from a call within this machine to one that
@@ -223,7 +226,7 @@ pub(crate) struct DestinationMetrics {
     pub(crate) failures: LabelledCounter<(Blame, &'static str)>,
     /// Calls that ran into a limit of their instance.
     pub(crate) overloads: LimitHits,
-    pub(crate) streams: [AtomicUsize; StreamKind::ALL.len()],
+    streams: [AtomicUsize; StreamKind::ALL.len()],
     pub(crate) child_ends: LabelledCounter<ChildEnd>,
     pub(crate) sessions_opened: AtomicU64,
     pub(crate) sessions_restored: AtomicU64,
@@ -239,7 +242,19 @@ pub(crate) struct DestinationMetrics {
     pub(crate) events_lost: AtomicU64,
     /// For tasks that wait until no call is open.
     pub(crate) idle: IdleWatch,
+    recent: Recent,
+    /// The messages of its server, for readers that want them.
+    pub(crate) tap: Tap,
 }
+
+/// The methods whose latency tells how fast the server works. Lists may come from memory, and what
+/// waits on purpose would hide the rest.
+const WORK: [Method; 4] = [
+    Method::ToolsCall,
+    Method::PromptsGet,
+    Method::ResourcesRead,
+    Method::CompletionComplete,
+];
 
 impl Default for DestinationMetrics {
     fn default() -> Self {
@@ -263,6 +278,8 @@ impl Default for DestinationMetrics {
             child_restarts: AtomicU64::new(0),
             events_lost: AtomicU64::new(0),
             idle: IdleWatch::default(),
+            recent: Recent::default(),
+            tap: Tap::default(),
         }
     }
 }
@@ -329,8 +346,39 @@ impl DestinationMetrics {
         .filter(|(.., count)| *count > 0)
     }
 
+    /// Returns what is compared with earlier copies of itself.
+    fn counted(&self) -> Counted {
+        let mut buckets = vec![0; BOUNDS.len() + 1];
+        for method in WORK {
+            let histogram = &self.latencies[method as usize];
+            for (sum, bucket) in buckets.iter_mut().zip(&histogram.buckets) {
+                *sum += bucket.load(Relaxed);
+            }
+        }
+        Counted {
+            buckets,
+            failures: self.failures.all().into_iter().collect(),
+        }
+    }
+
+    /// Keeps a copy of the counters for [`DestinationMetrics::recent`], if one is due.
+    pub(crate) fn note_recent(&self, now: Moment) {
+        self.recent.note(now, || self.counted());
+    }
+
+    /// Returns what happened in the last five minutes.
+    pub(crate) fn recent(&self, now: Moment) -> Figures {
+        let bounds = BOUNDS.map(Duration::from_micros);
+        self.recent.window(now, &self.counted()).figures(&bounds)
+    }
+
     pub(crate) fn stream_opened(&self, kind: StreamKind) {
         self.streams[kind as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Returns how many streams of a kind are being sent.
+    pub(crate) fn open_streams(&self, kind: StreamKind) -> usize {
+        self.streams[kind as usize].load(Relaxed)
     }
 
     pub(crate) fn stream_closed(&self, kind: StreamKind) {

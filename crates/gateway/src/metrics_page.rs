@@ -17,7 +17,7 @@ use crate::gateway::Gateway;
 use crate::guard::Caller;
 use crate::metrics::{DestinationMetrics, StreamKind, method_label};
 use crate::platform;
-use crate::status::{ClusterStatus, Depths, DestinationStatus, HealthKind, Status};
+use crate::status::{ClusterStatus, Depths, DestinationStatus, Detail, HealthKind, Status};
 
 /// One destination as it is now.
 struct DestinationView<'a> {
@@ -136,7 +136,7 @@ impl Gateway {
     /// destinations gets the families of those that it may see, and nothing about the rest of the
     /// gateway.
     pub(crate) fn metrics_page(&self, caller: &Caller) -> String {
-        let (status, metrics) = (self.status(), self.destination_metrics());
+        let (status, metrics) = (self.status(Detail::Sums), self.destination_metrics());
         let views: Vec<DestinationView<'_>> = status
             .destinations
             .iter()
@@ -293,7 +293,7 @@ fn presence(views: &[DestinationView<'_>]) -> Vec<Family> {
     let mut streams = Family::gauge("rialto_streams", "Event streams that are being sent, by kind");
     for view in views {
         for kind in StreamKind::ALL {
-            let open = view.metrics.streams[kind as usize].load(Relaxed);
+            let open = view.metrics.open_streams(kind);
             let labels = view.labels(&[("kind", kind.as_str())]);
             streams.samples.push((labels, Value::Level(open as f64)));
         }

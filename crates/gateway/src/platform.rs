@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use system::{
     HeldProcess, INHERITED, adopt_orphans, all_processes, children, dead_since, enlarge_pipe, environment_of,
-    is_gone, process_figures,
+    group_figures, is_gone, process_figures,
 };
 pub use system::{
     abstract_address, close_to_children, config_home, host_name, listens, reopenable, state_home,
@@ -39,6 +39,13 @@ pub(crate) struct ProcessFigures {
     pub(crate) open_files: Option<u64>,
     pub(crate) max_files: Option<u64>,
     pub(crate) started_at: Option<f64>,
+}
+
+/// One look at the processes of a group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct GroupFigures {
+    pub(crate) processes: usize,
+    pub(crate) resident_bytes: u64,
 }
 
 /// Returns the program that this process runs, to start or copy it again. It stays the same program

@@ -17,6 +17,7 @@ use crate::endpoint::{Endpoint, SessionOpen};
 use crate::escape;
 use crate::gateway::Gateway;
 use crate::session_handle::{Acceptance, Answered, SessionHandle};
+use crate::status::Detail;
 
 /// What a destination showed of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,7 +90,7 @@ impl Gateway {
         Probe {
             notes,
             destination: destination.name.to_string(),
-            transport: destination.status(true).transport,
+            transport: destination.status(true, Detail::Sums).transport,
             took: self.clock.now().since(began),
             result,
         }

@@ -9,12 +9,14 @@ mod call_log;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use protocol::aggregate::Routed;
 use protocol::exchange::{Failure, UpstreamFault};
 use protocol::message::{Member, Message, Written};
 use protocol::version::Era;
 
-use crate::audit::{Audit, AuditRecord, Outcome, RecordSubject, SessionHash};
+use crate::audit::{self, Audit, AuditRecord, Outcome, RecordSubject, SessionHash};
+use crate::readers::Feed;
 
 /// Takes every record.
 pub(crate) trait RecordListener: std::fmt::Debug + Send + Sync {
@@ -175,11 +177,22 @@ impl<'a> Record<'a> {
 pub(crate) struct Recorder {
     audit: Arc<Audit>,
     others: Vec<Arc<dyn RecordListener>>,
+    /// Records, as lines of the audit log in server-sent events, for readers that want them.
+    events: Feed,
 }
 
 impl Recorder {
     pub(crate) fn new(audit: Arc<Audit>, others: Vec<Arc<dyn RecordListener>>) -> Self {
-        Self { audit, others }
+        Self {
+            audit,
+            others,
+            events: Feed::default(),
+        }
+    }
+
+    /// Returns the feed of ended calls.
+    pub(crate) fn events(&self) -> &Feed {
+        &self.events
     }
 
     /// Returns whether records are audited, so that composing a subject beforehand pays.
@@ -193,43 +206,59 @@ impl Recorder {
             listener.handle_record(subject, record);
         }
         call_log::write(subject, record);
+        if self.events.is_read() {
+            let line = audit_record(subject, record, false, audit::line_of);
+            self.events
+                .publish(&Bytes::from(format!("event: call\ndata: {line}\n\n")));
+        }
         self.audit.handle_record(subject, record);
     }
 }
 
 impl RecordListener for Audit {
     fn handle_record(&self, subject: &Subject<'_>, record: &Record<'_>) {
-        let (is_refused, lacks_audit) = match record.ending {
-            Ending::Refused(refused) => (true, refused.lacks_audit),
-            Ending::Done | Ending::Error | Ending::Failed(_) | Ending::Closed => (false, false),
+        let lacks_audit = match record.ending {
+            Ending::Refused(refused) => refused.lacks_audit,
+            Ending::Done | Ending::Error | Ending::Failed(_) | Ending::Closed => false,
         };
         // The room that is left in the audit log is for calls that run.
         if !self.is_on() || lacks_audit {
             return;
         }
-        let message = record.message;
-        let bodies = self.wants_bodies() && !is_refused;
-        let response_body = record.response.filter(|_| bodies);
-        let response_body = response_body.map(|body| body.beginning(Audit::BODY_BYTES));
-        let id = message.filter(|message| !is_refused || message.has_valid_id());
-        self.record(&AuditRecord {
-            whose: subject.whose(),
-            http_method: record.http_method,
-            mcp_method: message.and_then(Message::method_name).as_deref(),
-            tool: message.and_then(|message| message.text(Member::Name)).as_deref(),
-            member: record.route.map(|route| &*route.member),
-            own_name: record.route.map(|route| route.own.as_str()),
-            rpc_id: id.and_then(|message| message.raw(Member::Id)),
-            status_code: record.status,
-            outcome: record.ending.outcome(),
-            reason: record.ending.reason(),
-            latency: record.latency,
-            request_bytes: record.request_bytes,
-            response_bytes: record.response_bytes,
-            request_body: message.filter(|_| bodies).map(|message| &message.bytes()[..]),
-            response_body: response_body.as_deref(),
-        });
+        audit_record(subject, record, self.wants_bodies(), |record| self.record(record));
     }
+}
+
+/// Composes the one description of an ended call that the audit log and readers of events share.
+fn audit_record<T>(
+    subject: &Subject<'_>,
+    record: &Record<'_>,
+    wants_bodies: bool,
+    then: impl FnOnce(&AuditRecord<'_>) -> T,
+) -> T {
+    let is_refused = matches!(record.ending, Ending::Refused(_));
+    let message = record.message;
+    let bodies = wants_bodies && !is_refused;
+    let response_body = record.response.filter(|_| bodies);
+    let response_body = response_body.map(|body| body.beginning(Audit::BODY_BYTES));
+    let id = message.filter(|message| !is_refused || message.has_valid_id());
+    then(&AuditRecord {
+        whose: subject.whose(),
+        http_method: record.http_method,
+        mcp_method: message.and_then(Message::method_name).as_deref(),
+        tool: message.and_then(|message| message.text(Member::Name)).as_deref(),
+        member: record.route.map(|route| &*route.member),
+        own_name: record.route.map(|route| route.own.as_str()),
+        rpc_id: id.and_then(|message| message.raw(Member::Id)),
+        status_code: record.status,
+        outcome: record.ending.outcome(),
+        reason: record.ending.reason(),
+        latency: record.latency,
+        request_bytes: record.request_bytes,
+        response_bytes: record.response_bytes,
+        request_body: message.filter(|_| bodies).map(|message| &message.bytes()[..]),
+        response_body: response_body.as_deref(),
+    })
 }
 
 fn outcome_of(failure: &Failure) -> Outcome {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 
-use crate::frontend::listener;
 use crate::frontend::peers::PeerRequests;
+use crate::frontend::{listener, local};
 use crate::gateway::Gateway;
 use crate::tasks;
 
@@ -25,14 +25,21 @@ pub enum Listening {
 }
 
 impl Gateway {
-    /// Serves until `shutdown` comes, then drains: calls in flight may finish, new ones are
+    /// Serves on a socket for HTTP and on an admin socket, as far as they are given, until
+    /// `shutdown` comes. Then it drains: calls in flight may finish, new ones are
     /// refused, and all children are ended. An own socket accepts connections until the end of the
     /// drain, to refuse their calls with the reason. An inherited one leaves them to the next process;
     /// those that are open have one more request answered.
-    pub async fn serve(self: Arc<Self>, listening: Listening, shutdown: impl Future<Output = ()>) {
+    pub async fn serve(
+        self: Arc<Self>,
+        listening: Option<Listening>,
+        admin: Option<UnixListener>,
+        shutdown: impl Future<Output = ()>,
+    ) {
         let (listener, is_inherited) = match listening {
-            Listening::Own(listener) => (listener, false),
-            Listening::Inherited(listener) => (listener, true),
+            Some(Listening::Own(listener)) => (Some(listener), false),
+            Some(Listening::Inherited(listener)) => (Some(listener), true),
+            None => (None, false),
         };
         for destination in self.config().in_order_of_start() {
             destination.upstream.start();
@@ -64,11 +71,24 @@ impl Gateway {
             let gateway = Arc::clone(&self);
             async move { gateway.config().guard.prepare().await }
         });
-        let accepting = tasks::spawn(
-            "accept",
-            listener::accept_loop(Arc::clone(&self), listener, closing.clone()),
-        );
+        let accepting = tasks::spawn("accept", {
+            let (gateway, closing) = (Arc::clone(&self), closing.clone());
+            async move {
+                match listener {
+                    Some(listener) => listener::accept_loop(gateway, listener, closing).await,
+                    None => std::future::pending().await,
+                }
+            }
+        });
+        let administrating = admin.map(|listener| {
+            let accepting = local::accept_local(Arc::clone(&self), listener, closing.clone());
+            tasks::spawn("accept local", accepting)
+        });
         shutdown.await;
+        // The socket has lost its name by now. Those that are connected may finish.
+        if let Some(accepting) = administrating {
+            accepting.abort();
+        }
         if is_inherited {
             accepting.abort();
             self.leave_socket();

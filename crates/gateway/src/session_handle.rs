@@ -39,6 +39,7 @@ use crate::metrics::DestinationMetrics;
 use crate::record::{self, Ending, Record, Recorder, Subject};
 use crate::reply;
 use crate::session_store::RecordHandle;
+use crate::status::{ClientName, SessionStatus};
 
 /// A client that reads lines. It is given everything that its session has for it.
 pub(crate) trait LineListener: Send + Sync {
@@ -60,6 +61,7 @@ pub(crate) struct SessionHandle {
     moved_to: OnceLock<Arc<Instance>>,
     is_moving: AtomicBool,
     clock: Clock,
+    opened: Moment,
     recorder: Arc<Recorder>,
     pub(crate) metrics: Arc<DestinationMetrics>,
     /// What the session has used of its rate limit.
@@ -137,6 +139,7 @@ impl SessionHandle {
             moved_to: OnceLock::new(),
             is_moving: AtomicBool::new(false),
             clock,
+            opened: clock.now(),
             recorder,
             requests: Allowance::default(),
             permit: Mutex::default(),
@@ -297,6 +300,31 @@ impl SessionHandle {
     /// Returns the number of events that were dropped unread.
     pub(crate) fn events_lost(&self) -> u64 {
         self.lock().session.events_lost()
+    }
+
+    /// Returns the state of the session, for a snapshot.
+    pub(crate) fn status(&self, now: Moment) -> SessionStatus {
+        let server = match (self.moved_to.get(), &self.target) {
+            (Some(instance), _) | (None, AskTarget::Instance(instance)) => instance.health().pid(),
+            (None, AskTarget::Conversation(_)) => None,
+        };
+        let state = self.lock();
+        let session = &state.session;
+        let client = session.client();
+        SessionStatus {
+            hash: self.hash.as_str().to_owned(),
+            client: client.info.as_deref().and_then(ClientName::of),
+            caller: self.principal.clone(),
+            version: session.version().as_str(),
+            era: legacy::ERA,
+            is_implicit: session.is_implicit(),
+            age: now.since(self.opened),
+            idle: session.idle_since().map(|since| now.since(since)),
+            calls: session.open_calls(),
+            streams: session.listening_streams(),
+            queued_bytes: session.kept_bytes(),
+            server,
+        }
     }
 
     /// Returns the era used towards the session's server, if there is one server.

@@ -56,6 +56,8 @@ impl fmt::Debug for Secret {
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub listen: SocketAddr,
+    /// Without a listener only the admin socket serves.
+    pub has_listener: bool,
     /// The threads that serve. The program starts them; the gateway only names a change at a
     /// reload.
     pub threads: NonZeroUsize,
@@ -182,6 +184,18 @@ pub struct SharingRules {
     pub max_children: usize,
     /// How long an instance stays after its last session, unless the start is eager.
     pub linger: Duration,
+    /// Whether the projects of one user share instances (`rialto attach`).
+    pub projects: Projects,
+}
+
+/// Whether clients that come through `rialto attach` from several projects share an instance. With
+/// other variables they never do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Projects {
+    /// Each directory has its own.
+    Apart,
+    /// They share, as clients over HTTP do.
+    Together,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -242,6 +256,8 @@ pub struct RemoteSpec {
     pub retry: Retry,
     pub outages: Outages,
     pub sign_in: SignIn,
+    /// The admin socket through which the server is reached, instead of the host of the URL.
+    pub socket: Option<PathBuf>,
 }
 
 /// Which of the two HTTP transports a remote server speaks.

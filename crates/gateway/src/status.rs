@@ -1,13 +1,33 @@
-//! One snapshot of the gateway's state. `/ready`, `/metrics` and `rialto check` are made from it.
+//! One snapshot of the gateway's state. `/ready`, `/metrics`, `rialto check` and what the admin
+//! socket shows are made from it.
+//!
+//! It is computed when it is asked for. A call costs nothing for it.
+
+mod snapshot;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::aggregate::{MemberName, MemberState};
-use protocol::exchange::BackendError;
+use protocol::exchange::{BackendError, Blame};
 use protocol::multiplexer::Counters;
 use protocol::version::Era;
+
+use crate::recent::Figures;
+use crate::settings::{Sharing, Start};
+
+pub(crate) use snapshot::Facts;
+
+/// How much a snapshot holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// Sums of each destination, and its instances.
+    Sums,
+    /// Each session as well.
+    Sessions,
+}
 
 /// The state of the whole gateway at one moment.
 #[derive(Debug)]
@@ -18,6 +38,9 @@ pub(crate) struct Status {
     pub(crate) destinations: BTreeMap<String, DestinationStatus>,
     /// The limits of the whole gateway that were reached.
     pub(crate) limits: Vec<LimitHit>,
+    /// How much of the limits of the whole gateway is used.
+    pub(crate) levels: Vec<LimitLevel>,
+    pub(crate) is_draining: bool,
     pub(crate) has_failed_reload: bool,
     /// The fleet that this replica belongs to.
     pub(crate) cluster: Option<ClusterStatus>,
@@ -93,6 +116,21 @@ pub(crate) struct DestinationStatus {
     pub(crate) limits: Vec<LimitHit>,
     /// The members of an aggregate, and what it does not show of theirs.
     pub(crate) members: Option<MembersStatus>,
+    pub(crate) levels: Vec<LimitLevel>,
+    /// Which clients share an instance.
+    pub(crate) sharing: Sharing,
+    /// When a child is started; `None` for a remote server.
+    pub(crate) start: Option<Start>,
+    /// Event streams that are being sent, by the kinds of [`crate::metrics::StreamKind`].
+    pub(crate) streams: Vec<(&'static str, usize)>,
+    /// Messages of clients that have come to their end.
+    pub(crate) ended: u64,
+    /// Calls that got no answer from the server, by blame and reason.
+    pub(crate) failures: Vec<((Blame, &'static str), u64)>,
+    /// What happened lately.
+    pub(crate) recent: Figures,
+    /// The sessions, if the snapshot holds them.
+    pub(crate) session_list: Vec<SessionStatus>,
 }
 
 /// The state of an aggregate's members.
@@ -127,6 +165,80 @@ impl MembersStatus {
     }
 }
 
+/// One session.
+#[derive(Debug)]
+pub(crate) struct SessionStatus {
+    /// What logs call it.
+    pub(crate) hash: String,
+    pub(crate) client: Option<ClientName>,
+    pub(crate) caller: String,
+    /// The revision that its client speaks.
+    pub(crate) version: &'static str,
+    pub(crate) era: Era,
+    /// Rialto opened it for a client that sends no session id.
+    pub(crate) is_implicit: bool,
+    pub(crate) age: Duration,
+    /// How long it has been idle; `None` while a call or a stream is open.
+    pub(crate) idle: Option<Duration>,
+    pub(crate) calls: usize,
+    /// Streams opened by GET.
+    pub(crate) streams: usize,
+    /// Bytes of events that are kept for its client.
+    pub(crate) queued_bytes: usize,
+    /// The process that serves it, if it is one and runs.
+    pub(crate) server: Option<u32>,
+}
+
+/// What a client calls itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClientName {
+    pub(crate) name: String,
+    pub(crate) version: Option<String>,
+}
+
+impl ClientName {
+    /// The longest name that is shown.
+    const LONGEST: usize = 100;
+
+    /// Returns the name in a `clientInfo`, raw JSON, if it has one.
+    pub(crate) fn of(info: &[u8]) -> Option<Self> {
+        let info: serde_json::Value = serde_json::from_slice(info).ok()?;
+        let text = |key: &str| {
+            let text = info.get(key)?.as_str()?;
+            Some(crate::escape::one_line(text, Self::LONGEST))
+        };
+        Some(Self {
+            name: text("name")?,
+            version: text("version"),
+        })
+    }
+}
+
+/// Which clients an instance serves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Serves {
+    /// It is being ended.
+    #[default]
+    Ending,
+    /// It was started before any client came.
+    Unclaimed,
+    All,
+    OneSession,
+    /// The clients of one caller, and in one project if they have one.
+    Some {
+        caller: String,
+        directory: Option<PathBuf>,
+    },
+}
+
+/// How much of a limit is used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LimitLevel {
+    pub(crate) limit: &'static str,
+    pub(crate) used: usize,
+    pub(crate) most: usize,
+}
+
 /// What the server of an instance does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Health {
@@ -146,6 +258,21 @@ pub(crate) enum Health {
     /// No call used it for a while (`idle_stop`). The next one starts it again.
     Asleep,
     Stopped,
+}
+
+impl Health {
+    /// Returns the process that serves, if it is one and runs.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Running { pid } | Self::Ready { pid } => *pid,
+            Self::Idle
+            | Self::Starting
+            | Self::BackingOff(_)
+            | Self::Failed(_)
+            | Self::Asleep
+            | Self::Stopped => None,
+        }
+    }
 }
 
 /// Why no server process runs at a destination that is all right.
@@ -179,8 +306,20 @@ impl Rest {
 /// The state of one instance: what its server does, and how much waits there.
 #[derive(Debug, Clone)]
 pub(crate) struct Depths {
+    /// The era that is used towards the server, or tried first.
     pub(crate) era: Era,
+    /// The era, if the server has answered on this link.
+    pub(crate) agreed: Option<Era>,
     pub(crate) health: Health,
+    /// How long ago its link began, or the last one that there was.
+    pub(crate) age: Option<Duration>,
+    /// How often the server was started again, after `idle_stop` too.
+    pub(crate) restarts: u64,
+    /// Sessions and modern requests that use it.
+    pub(crate) users: usize,
+    /// How long ago a client asked something of it.
+    pub(crate) last_asked: Duration,
+    pub(crate) serves: Serves,
     pub(crate) open_calls: usize,
     pub(crate) waiting_calls: usize,
     pub(crate) open_questions: usize,
@@ -258,7 +397,8 @@ impl HealthKind {
 impl DestinationStatus {
     /// Adds what a destination of the same name still has to finish. Its traffic and its instances
     /// are counted with those of its successor already.
-    pub(crate) fn add_draining(&mut self, draining: &Self) {
+    pub(crate) fn add_draining(&mut self, draining: Self) {
+        self.session_list.extend(draining.session_list);
         self.sessions += draining.sessions;
         self.parked += draining.parked;
         self.listens += draining.listens;

@@ -32,7 +32,7 @@ use crate::server_lease::ServerLease;
 use crate::settings::{
     self, BackendSpec, ProcessSpec, RemoteSpec, Sharing, SharingRules, SignIn, Start, Transport,
 };
-use crate::status::{Depths, Health, HealthKind, MembersStatus, Rest};
+use crate::status::{Depths, Health, HealthKind, MembersStatus, Rest, Serves};
 use crate::threads::Threads;
 use instances::{InstancePool, Instances, Started};
 
@@ -100,6 +100,10 @@ pub(crate) struct UpstreamStatus {
     pub(crate) backend_error: Option<String>,
     /// Instances in use whose server runs.
     pub(crate) children: usize,
+    /// Instances in use.
+    pub(crate) in_use: usize,
+    /// When a child is started; `None` for a remote server.
+    pub(crate) start: Option<Start>,
     /// The number of tools that clients are shown, if a client has read the whole list.
     pub(crate) tools: Option<usize>,
     /// All instances, those that are being ended included.
@@ -202,6 +206,19 @@ impl Upstream {
         }
     }
 
+    /// Returns the same for a client with these credentials. What `rialto attach` handed over is
+    /// never another client's.
+    fn placement_of(&self, credentials: &Credentials) -> placement::Rules {
+        let rules = self.placement();
+        match (rules.sharing, credentials.is_attached()) {
+            (Sharing::Shared, true) => placement::Rules {
+                sharing: Sharing::PerIdentity,
+                ..rules
+            },
+            (Sharing::Shared, false) | (Sharing::PerSession | Sharing::PerIdentity, _) => rules,
+        }
+    }
+
     /// Returns whether the server may run here.
     fn may_run(&self) -> bool {
         let lease = self.lease.as_ref();
@@ -246,7 +263,8 @@ impl Upstream {
         }
         if self.starts_eagerly() {
             let plan = self.era_plan(StartedFor::AnyClient);
-            let (instance, supervisor) = self.new_instance(&BTreeMap::new(), plan, Started::BeforeClients);
+            let (instance, supervisor) =
+                self.new_instance(&Credentials::default(), plan, Started::BeforeClients);
             let key = self.placement().key_before_clients();
             self.instances().insert(key, Arc::clone(&instance));
             self.supervise(instance, supervisor);
@@ -418,13 +436,24 @@ impl Upstream {
 
     /// Returns the state of the server and of its instances.
     pub(crate) fn status(&self) -> UpstreamStatus {
-        let in_use = self.instance_list();
+        let keyed = self.instances_by_key();
+        let in_use: Vec<&Arc<Instance>> = keyed.iter().map(|(_, instance, _)| instance).collect();
         let health: Vec<Health> = in_use.iter().map(|instance| instance.health()).collect();
         let (instances, mut counters) = {
             let pool = self.pool.lock();
             (pool.instances.clone(), pool.retired)
         };
-        let instances: Vec<Depths> = instances.iter().map(|instance| instance.depths()).collect();
+        let serves = |instance: &Arc<Instance>| {
+            let known = keyed.iter().find(|(_, known, _)| Arc::ptr_eq(known, instance));
+            known.map_or(Serves::Ending, |(key, ..)| instances::serves(key))
+        };
+        let instances: Vec<Depths> = instances
+            .iter()
+            .map(|instance| Depths {
+                serves: serves(instance),
+                ..instance.depths()
+            })
+            .collect();
         for instance in &instances {
             counters.add(&instance.counters);
         }
@@ -451,6 +480,11 @@ impl Upstream {
             rest: self.rest(&health),
             backend_error,
             children: health.iter().filter(is_running).count(),
+            in_use: in_use.len(),
+            start: match &self.settings.backend {
+                BackendSpec::Process(spec) => Some(spec.start),
+                BackendSpec::Remote(_) | BackendSpec::Aggregate(_) => None,
+            },
             tools: in_use.iter().find_map(|instance| instance.shown_tools()),
             instances,
             counters,

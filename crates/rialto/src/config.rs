@@ -28,13 +28,14 @@ pub(crate) mod tree;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gateway::settings::{Destination, Settings};
 
 pub(crate) use command_line::split as command;
 pub use environment::Environment;
 pub use problem::{ConfigError, Place, Problem, Section};
-pub(crate) use quantity::truth;
+pub(crate) use quantity::{some_time, truth};
 
 use crate::flags::ServeFlags;
 use crate::flags::source::VerbosityFlags;
@@ -55,6 +56,10 @@ pub struct Loaded {
     pub notes: Vec<String>,
     /// Whether each call is a line of the log, if that was chosen.
     pub(crate) access_log: Option<bool>,
+    /// Whether commands of this user reach the gateway through its admin socket.
+    pub(crate) admin_socket: bool,
+    /// How long no client may have been connected before `serve` ends.
+    pub(crate) idle_exit: Option<Duration>,
     /// The files that were read.
     pub(crate) files: Vec<PathBuf>,
 }
@@ -151,6 +156,14 @@ pub(crate) fn watch(flags: &ServeFlags, environment: &Environment) -> Result<boo
         let place = Place::Variable("RIALTO_WATCH");
         ConfigError::Problems(vec![Problem { place, message }])
     })
+}
+
+/// Returns the file that describes what is served, if one does.
+pub(crate) fn file(flags: &ServeFlags, environment: &Environment) -> Option<PathBuf> {
+    match what_to_serve(Path::new(""), flags, environment) {
+        Ok(WhatToServe::File { path, .. }) => Some(path),
+        Ok(WhatToServe::CommandLine(_)) | Err(_) => None,
+    }
 }
 
 /// The same, with a working directory to look for the usual file in.
@@ -331,6 +344,7 @@ fn complete(
                 .max();
             let settings = Settings {
                 listen: globals.listen,
+                has_listener: globals.has_listener,
                 threads: globals.threads,
                 tls: globals.tls,
                 request_timeout: globals.defaults.request_timeout,
@@ -359,6 +373,8 @@ fn complete(
                 settings,
                 traces: globals.traces,
                 access_log: globals.access_log,
+                admin_socket: globals.admin_socket,
+                idle_exit: globals.idle_exit,
                 notes,
                 files,
             })

@@ -96,7 +96,7 @@ fn print_config(text: &str) -> ExitCode {
     }
 }
 
-async fn serve_stdio(connection: &Connection, environment: &Environment) -> ExitCode {
+pub(crate) async fn serve_stdio(connection: &Connection, environment: &Environment) -> ExitCode {
     let settings = &connection.settings;
     let gateway = match Gateway::new(settings, settings.listen, launcher(), environment.all()) {
         Ok(gateway) => gateway,

@@ -7,6 +7,8 @@ pub(crate) mod account;
 mod examples;
 mod habits;
 pub(crate) mod hosts;
+pub(crate) mod looking;
+pub(crate) mod service;
 pub(crate) mod source;
 
 use std::ffi::OsString;
@@ -27,6 +29,10 @@ use crate::hosts::table::Host;
 
 /// What Rialto was asked to do.
 #[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a process has one value of it, for a moment"
+)]
 pub(crate) enum Invocation {
     /// Put MCP servers on HTTP, each at /NAME/mcp
     #[command(after_help = examples::SERVE)]
@@ -73,6 +79,27 @@ pub(crate) enum Invocation {
     /// Print what to paste into a host for the destinations of a gateway
     #[command(after_help = hosts::CONFIG_EXAMPLES)]
     Config(ConfigFlags),
+    /// Show what runs now: gateways, destinations, instances, sessions
+    #[command(after_help = examples::PS)]
+    Ps(looking::PsFlags),
+    /// Show what runs, live
+    #[command(after_help = examples::TOP)]
+    Top(looking::TopFlags),
+    /// Show the messages between Rialto and a server, live, as JSON lines
+    #[command(after_help = examples::TAP)]
+    Tap(looking::TapFlags),
+    /// List the tools of a server
+    #[command(after_help = examples::TOOLS)]
+    Tools(looking::ToolsFlags),
+    /// Call a tool of a server
+    #[command(after_help = examples::CALL)]
+    Call(looking::CallFlags),
+    /// Use a server of the local service from a host that starts programs, instead of the server itself
+    #[command(after_help = examples::ATTACH)]
+    Attach(looking::AttachFlags),
+    /// Keep `serve` running as a service of this user
+    #[command(subcommand)]
+    Service(service::ServiceCommand),
     /// Print the completions of a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions(CompletionsFlags),
@@ -125,7 +152,7 @@ pub struct ServeFlags {
     /// Answer old clients too: HTTP+SSE at /sse and /NAME/sse
     #[arg(long, help_heading = SOURCE)]
     pub(crate) legacy_sse: bool,
-    /// Listen on this address; port 0 picks a free port [env: RIALTO_LISTEN] [default: 127.0.0.1:3000]
+    /// Listen on this address; port 0 picks a free port, off listens nowhere [env: RIALTO_LISTEN] [default: 127.0.0.1:3000]
     #[arg(long, value_name = "ADDR", help_heading = "Network")]
     pub(crate) listen: Option<String>,
     /// Listen on this port of 127.0.0.1
@@ -137,6 +164,12 @@ pub struct ServeFlags {
         help_heading = "Network"
     )]
     pub(crate) port: Option<String>,
+    /// Let `rialto ps`, `attach` and other commands of this user reach the gateway [env: RIALTO_ADMIN_SOCKET] [default: on]
+    #[arg(long, value_name = "on|off", help_heading = "Network")]
+    pub(crate) admin_socket: Option<String>,
+    /// End when no client was connected for this long [env: RIALTO_IDLE_EXIT]
+    #[arg(long, value_name = "DURATION", help_heading = "Network")]
+    pub(crate) idle_exit: Option<String>,
     /// The address of the socket that systemd passed; it beats every `listen`.
     #[arg(skip)]
     pub(crate) socket: Option<SocketAddr>,

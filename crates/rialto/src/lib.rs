@@ -2,6 +2,8 @@
 //! for.
 
 mod account;
+mod admin_socket;
+mod attach;
 mod audit;
 mod check;
 mod cluster_key;
@@ -12,13 +14,16 @@ mod copy_self;
 mod demo;
 pub mod flags;
 mod hosts;
+mod looking;
 mod serve;
+mod service;
 mod shell;
 mod sign_in;
 mod telemetry;
 mod terminal;
 mod token;
 mod traces;
+mod trying;
 mod user_files;
 
 use std::io::Write as _;
@@ -33,6 +38,7 @@ mod exit {
     pub(crate) const CONFIGURATION: u8 = 2;
     pub(crate) const CANNOT_LISTEN: u8 = 3;
     pub(crate) const NOTHING_STARTS: u8 = 4;
+    pub(crate) const TOOL_ERROR: u8 = 5;
 }
 
 /// Runs the command that the arguments of this process name. Returns the exit code.
@@ -41,6 +47,12 @@ pub fn run() -> ExitCode {
     // follows.
     if std::env::args_os().nth(1).is_some_and(|word| word == "warden") {
         return warden();
+    }
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == attach::DETACHED)
+    {
+        return attach::detached(std::env::args_os().skip(2));
     }
     let environment = Environment::of_this_process();
     let invocation = match flags::parse(std::env::args_os(), &environment) {
@@ -64,6 +76,13 @@ pub fn run() -> ExitCode {
         Invocation::Install(flags) => hosts::install::install(&flags, &environment),
         Invocation::Uninstall(flags) => hosts::install::uninstall(&flags, &environment),
         Invocation::Config(flags) => hosts::config_for::run(&flags, &environment),
+        Invocation::Ps(flags) => looking::ps(&flags, &environment),
+        Invocation::Top(flags) => looking::top(&flags, &environment),
+        Invocation::Tap(flags) => looking::tap(&flags, &environment),
+        Invocation::Tools(flags) => trying::tools(&flags, &environment),
+        Invocation::Call(flags) => trying::call(&flags, &environment),
+        Invocation::Attach(flags) => attach::run(&flags, &environment),
+        Invocation::Service(command) => service::run(&command, &environment),
         Invocation::Completions(flags) => shell::completions(&flags),
         Invocation::Man(flags) => shell::man(&flags),
         Invocation::CopySelf(flags) => copy_self::run(&flags),

@@ -12,21 +12,22 @@ mod systemd;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gateway::backend::process::{Launcher, WardenCommand};
 use gateway::line_sink::LineSink;
 use gateway::settings::{BackendSpec, Destination, Settings, Start};
 use gateway::trace::SpanSink;
-use gateway::{Gateway, Listening, StartError, Threads, platform};
-use tokio::net::TcpSocket;
+use gateway::{About, Gateway, Listening, StartError, Threads, platform};
+use tokio::net::{TcpSocket, UnixListener};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
+use crate::admin_socket::{Bound, Directory};
 use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
 use crate::flags::ServeFlags;
 use crate::terminal::Terminal;
@@ -57,6 +58,8 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         traces,
         notes,
         access_log,
+        admin_socket,
+        idle_exit,
         files,
     } = match config::settings(flags, environment) {
         Ok(loaded) => loaded,
@@ -100,6 +103,8 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         log: telemetry.sink(),
         terminal,
         spans,
+        admin: admin_socket.then(|| Directory::of(environment)),
+        idle_exit,
     };
     let serving = serve(&settings, flags, environment, (threads, outlets), watched, passed);
     let code = runtime.block_on(serving);
@@ -142,6 +147,10 @@ struct Outlets {
     log: Option<LineSink>,
     terminal: Option<Terminal>,
     spans: Option<Arc<SpanSink>>,
+    /// Where its admin socket is, if it has one.
+    admin: Option<Directory>,
+    /// How long no client may have been connected before it ends.
+    idle_exit: Option<Duration>,
 }
 
 async fn serve(
@@ -152,8 +161,10 @@ async fn serve(
     watched: Option<Vec<PathBuf>>,
     passed: Option<TcpListener>,
 ) -> ExitCode {
-    let (listening, address) = match listen(settings.listen, passed) {
-        Ok(listening) => listening,
+    let has_socket = settings.has_listener || passed.is_some();
+    let (listening, address) = match has_socket.then(|| listen(settings.listen, passed)).transpose() {
+        Ok(Some((listening, address))) => (Some(listening), address),
+        Ok(None) => (None, settings.listen),
         Err(error) => return fail(exit::CANNOT_LISTEN, &cannot_listen(settings.listen, &error)),
     };
     let notifier = Notifier::of(environment);
@@ -188,14 +199,46 @@ async fn serve(
         watch,
         notifier: notifier.clone(),
     };
-    let socket = match &listening {
-        Listening::Own(_) => "own",
-        Listening::Inherited(_) => "systemd",
-    };
     let destinations = settings.destinations.len();
-    tracing::info!(listening = %address, socket, destinations, "listening");
+    let config = config::file(flags, environment);
+    let admin = match outlets
+        .admin
+        .map(|directory| administrate(&directory, config.as_deref()))
+    {
+        Some(Ok(admin)) => Some(admin),
+        // Only what has no other way in cannot do without.
+        Some(Err(error)) if listening.is_none() => {
+            return fail(
+                exit::CANNOT_LISTEN,
+                &format!("cannot open the admin socket: {error}"),
+            );
+        }
+        Some(Err(error)) => {
+            tracing::info!(%error, "no admin socket: `rialto ps` and `attach` do not find this gateway");
+            None
+        }
+        None => None,
+    };
+    let (admin, bound) = admin.unzip();
+    gateway.describe(About {
+        url: listening
+            .is_some()
+            .then(|| format!("{}://{}", scheme(settings), reachable(address))),
+        config: config.and_then(|path| std::path::absolute(path).ok()),
+    });
+    match &listening {
+        Some(listening) => {
+            let socket = match listening {
+                Listening::Own(_) => "own",
+                Listening::Inherited(_) => "systemd",
+            };
+            tracing::info!(listening = %address, socket, destinations, "listening");
+        }
+        None => tracing::info!(destinations, "serving on the admin socket alone"),
+    }
     match (outlets.terminal, outlets.format) {
         (Some(terminal), _) => shown::begin(&terminal, &gateway, settings, address),
+        _ if listening.is_none() => {}
         (None, LogFormat::Human) => {
             // If stderr is closed, the line is lost, and not needed.
             let _ = std::io::stderr()
@@ -213,9 +256,15 @@ async fn serve(
     let signals = Signals { terminate, interrupt };
     notifier.watch();
     notifier.ready(&serving_status(destinations));
-    let serving = Arc::clone(&gateway).serve(listening, async move {
-        let _ = shutdown.await;
+    let unused = unused(&gateway, outlets.idle_exit);
+    let serving = Arc::clone(&gateway).serve(listening, admin, async move {
+        tokio::select! {
+            _ = shutdown => {}
+            () = unused => tracing::info!("ending: no client was connected for `--idle-exit`"),
+        }
         notifier.stopping();
+        // The next gateway may have its name.
+        drop(bound);
     });
     tokio::pin!(serving);
     tokio::select! {
@@ -229,6 +278,30 @@ async fn serve(
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Opens the admin socket.
+fn administrate(directory: &Directory, config: Option<&Path>) -> std::io::Result<(UnixListener, Bound)> {
+    let (listener, bound) = directory.bind(config)?;
+    tracing::debug!(socket = %bound.path().display(), "admin socket");
+    Ok((UnixListener::from_std(listener)?, bound))
+}
+
+/// Waits until no client was connected for so long; without a limit, without end.
+async fn unused(gateway: &Arc<Gateway>, limit: Option<Duration>) {
+    let Some(limit) = limit else {
+        return std::future::pending().await;
+    };
+    let mut since = Instant::now();
+    let mut tick = tokio::time::interval(Duration::from_millis(500));
+    loop {
+        tick.tick().await;
+        if !gateway.is_unused() {
+            since = Instant::now();
+        } else if since.elapsed() >= limit {
+            return;
+        }
+    }
 }
 
 /// Returns the socket that systemd passed, with its address.

@@ -5,7 +5,7 @@
 //! dropped and counted. Without a terminal none of this exists.
 
 mod events;
-mod text;
+pub(crate) mod text;
 mod view;
 
 use std::io::{self, Write as _};

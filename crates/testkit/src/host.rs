@@ -5,6 +5,7 @@
 //! that is no JSON fails the test that reads it: stdout belongs to the protocol.
 
 use std::io::{BufRead, BufReader, Write as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -41,9 +42,15 @@ struct ReceivedLines {
 impl Host {
     /// `rialto args…` with only these variables beside the usual ones.
     pub fn start(args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
+        Self::start_in(&std::env::current_dir()?, args, env)
+    }
+
+    /// The same in this directory, as a host starts a server in its project.
+    pub fn start_in(directory: &Path, args: &[&str], env: &[(&str, &str)]) -> Result<Self> {
         let mut command = Command::new(binary("rialto"));
         command
             .args(args)
+            .current_dir(directory)
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .envs(env.iter().copied())

@@ -187,6 +187,15 @@ impl Upstreams {
         }
     }
 
+    /// Returns the variables that `rialto attach` hands over, and whether the directory counts. A
+    /// member of an aggregate is given neither.
+    pub(crate) fn wants_of_attached(&self) -> (Vec<&str>, bool) {
+        match self {
+            Self::One(upstream) => upstream.wants_of_attached(),
+            Self::Members(_) => (Vec::new(), false),
+        }
+    }
+
     pub(super) fn status(&self) -> UpstreamStatus {
         match self {
             Self::One(upstream) => upstream.status(),
@@ -199,6 +208,8 @@ impl Upstreams {
                     rest: None,
                     backend_error: summary.error,
                     children: 0,
+                    in_use: 0,
+                    start: None,
                     tools: summary.tools,
                     instances: Vec::new(),
                     counters: Counters::default(),

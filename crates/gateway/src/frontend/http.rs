@@ -27,6 +27,7 @@ use super::http_sse::OldPath;
 use super::lingering::UnreadFlag;
 use super::request_body::RequestBody;
 use crate::active_config::ActiveConfig;
+use crate::attachment::ATTACHED;
 use crate::audit::SessionHash;
 use crate::endpoint::{Endpoint, SessionUse};
 use crate::frontend::respond;
@@ -41,6 +42,7 @@ use crate::record::{Ending, Record, Subject};
 use crate::reply::Refusal;
 use crate::session_handle::SessionHandle;
 use crate::settings::OpenPath;
+use crate::status::Detail;
 
 /// The connection of a request: its peer, its slot, and whether bytes are left unread.
 #[derive(Debug, Clone)]
@@ -67,6 +69,9 @@ pub(super) trait RequestSource {
     /// Returns what the replica vouches for that forwarded it; `None` for a client's own
     /// connection.
     fn forwarded(&self) -> Option<&Forwarded>;
+
+    /// Returns the caller, if it is known without credentials.
+    fn admitted(&self) -> Option<&Arc<Caller>>;
 }
 
 /// A request on a client's own connection.
@@ -89,6 +94,10 @@ impl RequestSource for FromClient<'_> {
     }
 
     fn forwarded(&self) -> Option<&Forwarded> {
+        None
+    }
+
+    fn admitted(&self) -> Option<&Arc<Caller>> {
         None
     }
 }
@@ -151,6 +160,8 @@ impl Gateway {
             };
             // Only other replicas vouch for anything, on their own listener.
             parts.headers.remove(FORWARDED);
+            // And only the admin socket tells where a server is to run.
+            parts.headers.remove(ATTACHED);
             let source = FromClient { peer, slot: &slot };
             let mut response = self
                 .route(&config, &mut parts, &mut body, &source, origin.is_some())
@@ -197,11 +208,11 @@ impl Gateway {
                 let target = AuthTarget::Gateway(OpenPath::Ready);
                 Some(
                     match self
-                        .authenticate(config, parts, peer, target, self.clock.now())
+                        .authenticate(config, parts, (peer, None), target, self.clock.now())
                         .await
                     {
                         Ok(_) => {
-                            let is_ready = self.status().is_ready;
+                            let is_ready = self.status(Detail::Sums).is_ready;
                             let status = readiness_status(is_ready);
                             respond::json(status, format!("{{\"ready\":{is_ready}}}\n"))
                         }
@@ -237,7 +248,7 @@ impl Gateway {
         source: &impl RequestSource,
         cross_origin: bool,
     ) -> Response<Body> {
-        let peer = source.peer();
+        let from = (source.peer(), source.admitted());
         let route = find(self, config, parts.uri.path());
         // A preflight request has no credentials.
         if cross_origin && cors::is_preflight(&parts.method, &parts.headers) {
@@ -256,11 +267,11 @@ impl Gateway {
             Route::Ready => {
                 let target = AuthTarget::Gateway(OpenPath::Ready);
                 match self
-                    .authenticate(config, parts, peer, target, self.clock.now())
+                    .authenticate(config, parts, from, target, self.clock.now())
                     .await
                 {
                     Ok(caller) => {
-                        let status = self.status();
+                        let status = self.status(Detail::Sums);
                         let body = status.readiness(|name| caller.sees(name), caller.sees_everything());
                         respond::json(readiness_status(status.is_ready), body)
                     }
@@ -270,7 +281,7 @@ impl Gateway {
             Route::Metrics => {
                 let target = AuthTarget::Gateway(OpenPath::Metrics);
                 match self
-                    .authenticate(config, parts, peer, target, self.clock.now())
+                    .authenticate(config, parts, from, target, self.clock.now())
                     .await
                 {
                     Ok(caller) => respond::metrics(self.metrics_page(&caller)),
@@ -367,10 +378,13 @@ impl Gateway {
         &self,
         config: &ActiveConfig,
         parts: &Parts,
-        peer: SocketAddr,
+        (peer, admitted): (SocketAddr, Option<&Arc<Caller>>),
         target: AuthTarget<'_>,
         moment: Moment,
     ) -> Result<Arc<Caller>, Refusal> {
+        if let Some(caller) = admitted {
+            return Ok(Arc::clone(caller));
+        }
         if let Some(anonymous) = config.guard.open_to(target) {
             return Ok(anonymous);
         }
@@ -427,7 +441,8 @@ impl Gateway {
             tools: parts.uri.query().and_then(tools_mode),
         };
         let target = AuthTarget::Destination(&destination.name, endpoint_path);
-        match self.authenticate(config, parts, peer, target, began).await {
+        let from = (peer, source.admitted());
+        match self.authenticate(config, parts, from, target, began).await {
             Ok(caller) => {
                 // From now on it is counted.
                 let account = self

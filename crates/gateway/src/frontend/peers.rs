@@ -20,6 +20,7 @@ use super::http::RequestSource;
 use super::request_body::RequestBody;
 use crate::buffered::Piece;
 use crate::gateway::Gateway;
+use crate::guard::Caller;
 use crate::peer::{Forwarded, NotOwner, PeerHandler};
 
 /// The longest piece of a response that is given to HTTP/2 at once. What waits for the reader beyond
@@ -47,6 +48,10 @@ impl RequestSource for FromReplica {
 
     fn forwarded(&self) -> Option<&Forwarded> {
         Some(&self.forwarded)
+    }
+
+    fn admitted(&self) -> Option<&Arc<Caller>> {
+        None
     }
 }
 

@@ -1,5 +1,6 @@
 //! Linux: `/proc`, descriptors of processes, a subreaper, large pipes, abstract sockets.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal};
 
-use super::ProcessFigures;
+use super::{GroupFigures, ProcessFigures};
 
 /// Variables that children inherit on this system, beside those that they inherit everywhere.
 pub(crate) const INHERITED: &[&str] = &["XDG_RUNTIME_DIR"];
@@ -168,6 +169,35 @@ pub(crate) fn process_figures() -> ProcessFigures {
     }
 }
 
+/// Returns figures of these groups of processes, by their leaders. One look at the whole machine
+/// serves all of them.
+pub(crate) fn group_figures(leaders: &[u32]) -> BTreeMap<u32, GroupFigures> {
+    let mut groups: BTreeMap<u32, GroupFigures> = BTreeMap::new();
+    if leaders.is_empty() {
+        return groups;
+    }
+    for pid in all_processes() {
+        let pid = pid.as_raw_nonzero();
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let Some(group) = group_of(&read("stat")).filter(|group| leaders.contains(group)) else {
+            continue;
+        };
+        let figures = groups.entry(group).or_default();
+        figures.processes += 1;
+        let resident = parse_figures("", &read("status"), "", "").resident_bytes;
+        figures.resident_bytes += resident.unwrap_or_default();
+    }
+    groups
+}
+
+/// Returns the group of a process that is not dead, from its `stat`.
+fn group_of(stat: &str) -> Option<u32> {
+    let mut fields = stat.rsplit(')').next()?.split_ascii_whitespace();
+    let is_dead = fields.next()? == "Z";
+    let group = fields.nth(1)?.parse().ok()?;
+    (!is_dead).then_some(group)
+}
+
 fn parse_figures(stat: &str, status: &str, limits: &str, system: &str) -> ProcessFigures {
     // The name of the program stands in brackets and may hold anything; the numbers follow the last
     // of them.
@@ -225,6 +255,20 @@ mod tests {
             started_at: Some(1_700_000_010.0),
         };
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn group_of_a_living_process_is_found() {
+        assert_eq!(group_of("7 (a) b) S 1 42 3"), Some(42));
+        assert_eq!(group_of("7 (a) Z 1 42 3"), None);
+        assert_eq!(group_of(""), None);
+        let own = rustix::process::getpgrp().as_raw_nonzero().get();
+        let own = u32::try_from(own).expect("a pid");
+        let seen = group_figures(&[own]);
+        assert!(
+            seen[&own].processes > 0 && seen[&own].resident_bytes > 0,
+            "{seen:?}"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! another one. So a process that leaves the group of its server (`setsid`) is not found here, and
 //! may outlive it. Groups and the warden work as on Linux.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs;
 use std::io;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Signal};
 
-use super::ProcessFigures;
+use super::{GroupFigures, ProcessFigures};
 
 /// Variables that children inherit on this system, beside those that they inherit everywhere. This
 /// one is set by the system for every process, and frameworks look for it.
@@ -110,6 +111,11 @@ pub(crate) fn environment_of(_pid: Pid) -> Option<Vec<u8>> {
 /// Returns when a dead child was started, which the system does not show.
 pub(crate) fn dead_since(_pid: Pid) -> Option<String> {
     None
+}
+
+/// Returns figures of groups of processes: the interfaces for them are `unsafe`.
+pub(crate) fn group_figures(_leaders: &[u32]) -> BTreeMap<u32, GroupFigures> {
+    BTreeMap::new()
 }
 
 /// Returns figures of this process: its files. The others need interfaces that are `unsafe`.

@@ -19,20 +19,34 @@ use protocol::time::Moment;
 use protocol::version::CapabilityStyle;
 
 use super::{Backend, Upstream};
+use crate::attachment::{ATTACHED, Attachment};
 use crate::backend::process::supervisor::ProcessSupervisor;
 use crate::backend::process::{Environment, LaunchOrder, environment};
 use crate::backend::remote::RemoteSupervisor;
 use crate::instance::{Instance, Reservation};
 use crate::reply::Refusal;
-use crate::settings::{BackendSpec, Capabilities, ProcessSpec, Secret, Sharing};
-use crate::status::Health;
+use crate::settings::{BackendSpec, Capabilities, ProcessSpec, Projects, Secret, Sharing};
+use crate::status::{Health, Serves};
 use crate::tasks;
 
 /// The pause before a supervisor that panicked begins anew.
 const AFTER_PANIC: Duration = Duration::from_millis(500);
 
-/// What of a client's headers its server is given, by the names it is given under.
-pub(crate) type Credentials = BTreeMap<String, Secret>;
+/// What of a client's headers its server is given.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Credentials {
+    /// By the names that they are given under.
+    given: BTreeMap<String, Secret>,
+    /// What `rialto attach` handed over.
+    attachment: Option<Attachment>,
+}
+
+impl Credentials {
+    pub(super) fn is_attached(&self) -> bool {
+        self.attachment.is_some()
+    }
+}
+
 pub(crate) type InstanceKey = placement::InstanceKey<Credentials>;
 pub(super) type Instances = placement::Instances<Credentials, Arc<Instance>>;
 
@@ -57,6 +71,25 @@ impl InstancePool {
     fn retire(&mut self, instance: &Arc<Instance>, counters: &Counters) {
         self.retired.add(counters);
         self.instances.retain(|known| !Arc::ptr_eq(known, instance));
+    }
+}
+
+/// Returns which clients an instance with this key serves.
+pub(super) fn serves(key: &InstanceKey) -> Serves {
+    match key {
+        InstanceKey::Unclaimed => Serves::Unclaimed,
+        InstanceKey::Session(_) => Serves::OneSession,
+        InstanceKey::Clients { identity: None, .. } => Serves::All,
+        InstanceKey::Clients {
+            identity: Some((principal, credentials)),
+            ..
+        } => Serves::Some {
+            caller: principal.as_str().to_owned(),
+            directory: credentials
+                .attachment
+                .as_ref()
+                .and_then(|attachment| attachment.directory.clone()),
+        },
     }
 }
 
@@ -89,18 +122,50 @@ impl Upstream {
             };
             Some(read)
         };
+        Ok(match &self.settings.backend {
+            BackendSpec::Process(spec) => Credentials {
+                given: spec
+                    .env_from_headers
+                    .iter()
+                    .filter_map(|(variable, header)| given(variable, header))
+                    .collect::<Result<_, _>>()?,
+                attachment: self.attachment(spec, headers)?,
+            },
+            BackendSpec::Remote(spec) => Credentials {
+                given: spec
+                    .forward_headers
+                    .iter()
+                    .filter_map(|header| given(header.as_str(), header.as_str()))
+                    .collect::<Result<_, _>>()?,
+                attachment: None,
+            },
+            BackendSpec::Aggregate(_) => Credentials::default(),
+        })
+    }
+
+    /// Returns what counts of the things that `rialto attach` handed over: variables that the
+    /// destination names, and the directory, unless projects share.
+    fn attachment(&self, spec: &ProcessSpec, headers: &HeaderMap) -> Result<Option<Attachment>, Refusal> {
+        let attached =
+            Attachment::of(headers).map_err(|_| Refusal::UnclearHeader(ATTACHED.as_str().to_owned()))?;
+        let Some(mut attached) = attached else {
+            return Ok(None);
+        };
+        attached.env.retain(|name, _| spec.env.contains_key(name));
+        if self.rules().projects == Projects::Together {
+            attached.directory = None;
+        }
+        Ok((attached != Attachment::default()).then_some(attached))
+    }
+
+    /// Returns the variables that `rialto attach` hands over, and whether the directory counts.
+    pub(crate) fn wants_of_attached(&self) -> (Vec<&str>, bool) {
         match &self.settings.backend {
-            BackendSpec::Process(spec) => spec
-                .env_from_headers
-                .iter()
-                .filter_map(|(variable, header)| given(variable, header))
-                .collect(),
-            BackendSpec::Remote(spec) => spec
-                .forward_headers
-                .iter()
-                .filter_map(|header| given(header.as_str(), header.as_str()))
-                .collect(),
-            BackendSpec::Aggregate(_) => Ok(Credentials::new()),
+            BackendSpec::Process(spec) => (
+                spec.env.keys().map(String::as_str).collect(),
+                self.rules().projects == Projects::Apart,
+            ),
+            BackendSpec::Remote(_) | BackendSpec::Aggregate(_) => (Vec::new(), false),
         }
     }
 
@@ -143,7 +208,7 @@ impl Upstream {
         let credentials = self.passed_on(headers)?;
         let learns = self.learns_capabilities_per_request();
         let mut wanted = self
-            .placement()
+            .placement_of(&credentials)
             .wanted(session, client, credentials.clone(), learns);
         if let Some(found) = self.find(wanted.key()) {
             if !wanted.is_for_all() || found.suits(&client.principal) {
@@ -263,7 +328,7 @@ impl Upstream {
         }
         match instances.place(&wanted, None, self.room()) {
             Placement::Found(instance) | Placement::Claimed(instance) => Some(instance.reserve()),
-            Placement::Start => Some(self.start_instance(instances, &wanted, plan, &Credentials::new())),
+            Placement::Start => Some(self.start_instance(instances, &wanted, plan, &Credentials::default())),
             Placement::TooManyEnding | Placement::Full => None,
         }
     }
@@ -314,7 +379,10 @@ impl Upstream {
                 order: Arc::new(LaunchOrder {
                     argv: spec.argv.clone(),
                     env: self.child_environment(spec, from_headers),
-                    cwd: spec.cwd.clone(),
+                    cwd: spec.cwd.clone().or_else(|| {
+                        let attachment = from_headers.attachment.as_ref()?;
+                        attachment.directory.clone()
+                    }),
                 }),
                 max_message_bytes: self.settings.max_message_bytes,
                 eager: started == Started::BeforeClients,
@@ -374,7 +442,9 @@ impl Upstream {
 
     fn child_environment(&self, spec: &ProcessSpec, from_headers: &Credentials) -> Environment {
         let mut child = environment(self.context.environment.iter(), spec.inherits, &spec.env);
-        for (name, value) in from_headers {
+        let attached = from_headers.attachment.iter();
+        let attached = attached.flat_map(|attachment| &attachment.env);
+        for (name, value) in from_headers.given.iter().chain(attached) {
             child.set(name, value);
         }
         child
@@ -392,7 +462,7 @@ fn outgoing_bytes(least: usize, max_message_bytes: usize) -> usize {
 /// Returns the client's headers that are forwarded to a remote server.
 fn forwarded(from_headers: &Credentials) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    for (name, value) in from_headers {
+    for (name, value) in &from_headers.given {
         if let (Ok(name), Ok(mut value)) = (
             HeaderName::from_bytes(name.as_bytes()),
             HeaderValue::from_str(value.expose()),

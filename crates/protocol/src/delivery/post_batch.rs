@@ -34,7 +34,7 @@ pub(crate) struct KnownLine {
 
 /// Everything that has gathered: an iterator over its lines, in the order in which they were
 /// written.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct PostBatch {
     lines: Bytes,
     known: VecDeque<KnownLine>,

@@ -89,6 +89,16 @@ impl Outbox {
         }
     }
 
+    /// Returns a copy of all of it.
+    pub fn copied(&self) -> Vec<u8> {
+        let mut whole = Vec::with_capacity(self.len());
+        for piece in &self.pieces {
+            whole.extend_from_slice(piece);
+        }
+        whole.extend_from_slice(&self.end);
+        whole
+    }
+
     /// Returns all of it in one buffer, copied if there are pieces.
     pub fn into_whole(mut self) -> BytesMut {
         if self.pieces.is_empty() {

@@ -7,13 +7,15 @@ mod headers;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gateway::LineLimits;
+use gateway::attachment::ATTACHED;
 use gateway::settings::{
     AuditSettings, AuditSink, AuthSettings, BackendSpec, Destination, EraChoice, Inherits, LimitSettings,
-    OnAuditFailure, Outages, RemoteSpec, Retry, Secret, Settings, Sharing, SharingRules, SignIn, Transport,
+    OnAuditFailure, Outages, RemoteSpec, Retry, Secret, Settings, Sharing, SharingRules, SignIn, Start,
+    Transport,
 };
 use http::HeaderName;
 use http::header::AUTHORIZATION;
@@ -29,6 +31,10 @@ use crate::flags::{ConnectFlags, ServeFlags};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_QUEUE: usize = 10_000;
+/// Longer than any program runs.
+const NO_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// Beyond what any gateway lets through.
+const LARGEST_MESSAGE: usize = 1 << 30;
 /// How many bytes of a client's messages may wait, and of messages to it. Each message that waits
 /// is held about twice: as it came, and as it goes out.
 const QUEUE_BYTES: usize = 12 << 20;
@@ -87,6 +93,68 @@ pub(crate) fn read(flags: &ConnectFlags, environment: &Environment) -> Result<Co
     match connection {
         Some(connection) if problems.is_empty() => Ok(Connection { notes, ..connection }),
         Some(_) | None => Err(ConfigError::Problems(problems)),
+    }
+}
+
+/// Returns a connection to a destination of a gateway of this machine, through its admin socket.
+/// `handed_over` is what `rialto attach` sends along.
+pub(crate) fn through_gateway(name: &str, socket: &Path, handed_over: Option<Secret>) -> Connection {
+    // The gateway knows the limits of the server.
+    let defaults = Defaults {
+        request_timeout: NO_TIMEOUT,
+        stream_timeout: NO_TIMEOUT,
+        max_message_bytes: LARGEST_MESSAGE,
+        max_sessions: Some(MAX_SESSIONS),
+        max_stdio_sessions: None,
+    };
+    let url = format!("http://localhost/{name}/mcp");
+    let spec = RemoteSpec {
+        url: url
+            .parse()
+            .expect("the name of a destination is a segment of a URL"),
+        transport: Transport::StreamableHttp,
+        headers: handed_over.into_iter().map(|value| (ATTACHED, value)).collect(),
+        forward_headers: Vec::new(),
+        ca_file: None,
+        retry: Retry::Safe,
+        outages: Outages::Wait,
+        sign_in: SignIn::No,
+        socket: Some(socket.to_owned()),
+    };
+    let spec = BackendSpec::Remote(spec);
+    let destination = destination::in_front_of(spec, name.to_owned(), Sharing::PerSession, &defaults);
+    let instances = SharingRules {
+        start_timeout: TIMEOUT,
+        ..destination.instances
+    };
+    in_front_of_one(Destination {
+        instances,
+        ..destination
+    })
+}
+
+/// Returns a connection to a destination that this process runs itself, for its one client.
+pub(crate) fn directly(destination: Destination) -> Connection {
+    let mut destination = destination;
+    if let BackendSpec::Process(spec) = &mut destination.backend {
+        // No client is in front before the first message.
+        spec.start = Start::Lazy;
+    }
+    in_front_of_one(destination)
+}
+
+fn in_front_of_one(destination: Destination) -> Connection {
+    Connection {
+        name: destination.name.clone(),
+        limits: LineLimits {
+            messages: MAX_QUEUE,
+            bytes: QUEUE_BYTES,
+        },
+        settings: alone(Destination {
+            max_calls: Some(MAX_QUEUE),
+            ..destination
+        }),
+        notes: Vec::new(),
     }
 }
 
@@ -196,6 +264,7 @@ fn server(
         retry: retry.unwrap_or(Retry::Safe),
         outages: Outages::Wait,
         sign_in,
+        socket: None,
     };
     let sharing = Sharing::PerSession;
     Some(destination::in_front_of(
@@ -250,6 +319,7 @@ pub(super) fn behind_gateway(
         retry: Retry::Safe,
         outages: Outages::Refuse,
         sign_in,
+        socket: None,
     };
     Some(destination::in_front_of(
         BackendSpec::Remote(spec),
@@ -347,6 +417,7 @@ fn alone(destination: Destination) -> Settings {
     Settings {
         tls: None,
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        has_listener: false,
         threads: NonZeroUsize::MIN,
         request_timeout: destination.request_timeout,
         stream_timeout: destination.stream_timeout,

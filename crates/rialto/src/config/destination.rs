@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gateway::settings::{
-    BackendSpec, Capabilities, Destination, EraChoice, Glob, Inherits, Placement, ProcessSpec, Secret,
-    Sharing, SharingRules, Show, Start, ToolPolicy, Transport,
+    BackendSpec, Capabilities, Destination, EraChoice, Glob, Inherits, Placement, ProcessSpec, Projects,
+    Secret, Sharing, SharingRules, Show, Start, ToolPolicy, Transport,
 };
 
 use super::reader::{Fields, Given};
@@ -153,6 +153,12 @@ pub(super) fn read(
             &[("replica", Placement::Replica), ("one", Placement::One)],
         )
         .unwrap_or_default();
+    let projects = fields
+        .choice(
+            "shared",
+            &[("project", Projects::Apart), ("everywhere", Projects::Together)],
+        )
+        .unwrap_or(Projects::Apart);
     let roots = roots(&mut fields);
     let tools = tools(&mut fields);
     let request_timeout = fields.parsed("request_timeout", quantity::time_or_off);
@@ -182,6 +188,7 @@ pub(super) fn read(
             capabilities,
             start_timeout,
             linger,
+            projects,
             ..instances(sharing, caps)
         },
         request_timeout: request_timeout.unwrap_or(defaults.request_timeout),
@@ -285,6 +292,7 @@ fn instances(sharing: Sharing, caps: Caps) -> SharingRules {
         start_timeout: START_TIMEOUT,
         max_children: caps.children,
         linger: LINGER,
+        projects: Projects::Apart,
     }
 }
 

@@ -26,6 +26,8 @@ use super::tree::{self, Value};
 use crate::flags::ServeFlags;
 
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 3000);
+/// What stands for the address where there is no listener.
+const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// A call is about as much work as a wake-up across threads, so more threads are slower at low load.
 const THREADS: NonZeroUsize = NonZeroUsize::MIN;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,6 +42,11 @@ const OLDER_TIMEOUT: &str = "STDIO_REQUEST_TIMEOUT";
 #[derive(Debug)]
 pub(super) struct Globals {
     pub(super) listen: SocketAddr,
+    /// `listen: off`: only the admin socket serves.
+    pub(super) has_listener: bool,
+    pub(super) admin_socket: bool,
+    /// How long no client may have been connected before `serve` ends.
+    pub(super) idle_exit: Option<Duration>,
     pub(super) threads: NonZeroUsize,
     pub(super) tls: Option<TlsSettings>,
     pub(super) session_idle: Duration,
@@ -148,6 +155,17 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
     let limits = limits::read(&mut layers);
     let metrics = layers.first(("", None), &["RIALTO_METRICS"], "metrics");
     let access_log = layers.first(("", None), &["RIALTO_ACCESS_LOG"], "access_log");
+    let admin_socket = layers.first(
+        ("--admin-socket", flags.admin_socket.as_deref()),
+        &["RIALTO_ADMIN_SOCKET"],
+        "admin_socket",
+    );
+    let admin_socket = admin_socket
+        .and_then(|given| walk.parse(&given, quantity::truth))
+        .unwrap_or(true);
+    let idle_exit = layers
+        .flag_or_variable(("--idle-exit", flags.idle_exit.as_deref()), &["RIALTO_IDLE_EXIT"])
+        .and_then(|given| walk.parse(&given, quantity::some_time));
     let traces = traces(&mut layers);
     let audit = audit(flags, &mut layers);
     let is_said = |flag: bool, variable: &'static str| {
@@ -162,9 +180,22 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         Some(given) => given.place.clone(),
         None => Place::Flag("--listen"),
     };
+    let has_listener = listen
+        .as_ref()
+        .is_none_or(|given| !matches!(given.text.trim(), "off" | "false"));
+    if !has_listener && !admin_socket {
+        walk.fail(
+            listen_place.clone(),
+            "no client could reach Rialto: `listen: off` needs the admin socket",
+        );
+    }
     let listen = listen
+        .filter(|_| has_listener)
         .and_then(|given| walk.parse(&given, quantity::listen))
-        .unwrap_or(LISTEN);
+        .unwrap_or(match has_listener {
+            true => LISTEN,
+            false => NOWHERE,
+        });
     let cluster = cluster::read(&mut layers, listen);
     auth::check_listen(
         walk,
@@ -186,6 +217,9 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
     };
     Globals {
         listen,
+        has_listener,
+        admin_socket,
+        idle_exit,
         threads: threads
             .and_then(|given| walk.parse(&given, quantity::threads))
             .unwrap_or(THREADS),

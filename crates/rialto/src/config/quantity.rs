@@ -30,7 +30,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Returns a duration that must not be zero.
-pub(super) fn some_time(text: &str) -> Result<Duration, String> {
+pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("must be more than 0: write a duration such as 30s".to_owned()),
         parsed => Ok(parsed),

@@ -85,6 +85,7 @@ pub(super) fn read(
         retry: retry.unwrap_or(Retry::Safe),
         outages: Outages::Refuse,
         sign_in,
+        socket: None,
     })
 }
 

@@ -90,6 +90,63 @@ Examples:
   rialto demo-server
   rialto serve -- rialto demo-server --era legacy";
 
+pub(super) const PS: &str = "\
+Examples:
+  rialto ps
+  rialto ps --sessions
+  rialto ps --json | jq '.gateways[].destinations[] | {name, state, sessions}'
+
+Exit code 0: a gateway of this user runs. 1: none does.";
+
+pub(super) const TOP: &str = "\
+Examples:
+  rialto top
+  rialto top --sessions --interval 5s
+  rialto top --count 2 > load.txt";
+
+pub(super) const TAP: &str = "\
+Examples:
+  rialto tap files
+  rialto tap files --count 10 | jq -c '[.direction, .message.method]'
+
+Secrets are replaced as in the audit log, and long messages are cut.";
+
+pub(super) const TOOLS: &str = "\
+Examples:
+  rialto tools files
+  rialto tools https://mcp.example.com/mcp
+  rialto tools files --json | jq '.tools[].name'
+
+A name is looked up at the gateways that run, then in the configuration.";
+
+pub(super) const CALL: &str = "\
+Examples:
+  rialto call files read_file path=/etc/hostname
+  rialto call search find query=rust limit=3 tags=a tags=b filter:='{\"x\":1}'
+  rialto call https://mcp.example.com/mcp echo --json '{\"message\": \"hi\"}'
+  rialto call files read_file path=x --raw | jq .content
+
+Exit code 0: a result. 1: no answer, or an error of the protocol. 2: wrong
+arguments or configuration. 4: the server does not start. 5: an error that
+the tool reports. On a terminal the server may ask questions.";
+
+pub(super) const ATTACH: &str = "\
+Examples:
+  rialto attach files
+  rialto attach files --config ~/.config/rialto/destinations.yml
+
+For the entry of a host. It uses the service that serves the file, and starts
+it if none does. Projects (working directories) share no server process,
+unless the destination has `shared: everywhere`.";
+
+pub(super) const SERVICE: &str = "\
+Examples:
+  rialto service install
+  rialto service install --print
+  rialto service status
+  rialto service logs --follow
+  rialto service uninstall";
+
 pub(super) const COMPLETIONS: &str = "\
 Examples:
   rialto completions bash > ~/.local/share/bash-completion/completions/rialto

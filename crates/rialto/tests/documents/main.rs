@@ -24,6 +24,7 @@ const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
 const HOSTS: &str = include_str!("../../../../docs/hosts.md");
 const CONNECT: &str = include_str!("../../../../docs/connect.md");
 const AGGREGATES: &str = include_str!("../../../../docs/aggregates.md");
+const LOOKING: &str = include_str!("../../../../docs/looking.md");
 const TROUBLESHOOTING: &str = include_str!("../../../../docs/troubleshooting.md");
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -34,7 +35,8 @@ fn sorted<'a>(words: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
 /// The output of `rialto VERB --help`, one line for each flag.
 fn help(verb: &str) -> Vec<String> {
     let output = Command::new(env!("CARGO_BIN_EXE_rialto"))
-        .args([verb, "--help"])
+        .args(verb.split(' '))
+        .arg("--help")
         .output()
         .expect("the binary runs");
     let text = String::from_utf8(output.stdout).expect("help is text");
@@ -219,6 +221,45 @@ fn every_host_is_on_its_page_with_the_place_of_its_file() {
             "{host:?}: {answer}"
         );
     }
+}
+
+#[test]
+fn every_flag_of_the_commands_that_look_is_on_their_page_with_its_default() {
+    const ALL: [&str; 6] = ["ps", "top", "tap", "tools", "call", "attach"];
+    const SERVICE: [&str; 4] = ["install", "uninstall", "status", "logs"];
+    let service = SERVICE.map(|command| format!("service {command}"));
+    let commands = ALL.into_iter().chain(service.iter().map(String::as_str));
+    let mut exist: BTreeSet<(String, String)> = BTreeSet::new();
+    let mut defaults: BTreeMap<(String, String), String> = BTreeMap::new();
+    for command in commands {
+        for line in help(command) {
+            let key = (command.to_owned(), flag_name(&line).to_owned());
+            if let Some(default) = default_in_help(&line) {
+                defaults.insert(key.clone(), default.replace('`', ""));
+            }
+            exist.insert(key);
+        }
+    }
+    let mut documented = BTreeSet::new();
+    for table in markdown::tables(LOOKING).iter().filter(|table| table.has("Flag")) {
+        for row in table.rows() {
+            let commands = match row.cell("Command") {
+                "all four" => service.to_vec(),
+                _ => markdown::codes(row.cell("Command")),
+            };
+            let flags = markdown::codes(row.cell("Flag"));
+            let flag = flags.iter().find(|flag| flag.starts_with("--")).expect("a flag");
+            for command in commands {
+                let key = (command, flag.clone());
+                if let Some(default) = defaults.get(&key) {
+                    assert_eq!(*default, row.cell("Default").replace('`', ""), "{key:?}");
+                }
+                documented.insert(key);
+            }
+        }
+    }
+    assert!(exist.len() > 15, "{exist:?}");
+    assert_eq!(documented, exist);
 }
 
 #[tokio::test]

@@ -119,6 +119,14 @@ impl Launcher {
         self
     }
 
+    /// Opens the admin socket, in `{dir}/rialto`.
+    #[must_use]
+    pub fn admin_socket(self) -> Self {
+        let directory = self.dir.path().to_string_lossy().into_owned();
+        self.env("RIALTO_ADMIN_SOCKET", "on")
+            .env("XDG_RUNTIME_DIR", &directory)
+    }
+
     /// As `ulimit -n` would.
     #[must_use]
     pub fn max_files(mut self, files: u64) -> Self {
@@ -241,6 +249,9 @@ impl Launcher {
         if let Some(threads) = std::env::var_os(THREADS) {
             command.env("RIALTO_THREADS", threads);
         }
+        // Tests that look through it set another value: a socket of the user would outlive a test
+        // that kills Rialto.
+        command.env("RIALTO_ADMIN_SOCKET", "off");
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
             .stdin(socket.map_or_else(Stdio::null, Stdio::from))

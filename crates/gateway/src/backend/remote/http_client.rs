@@ -16,6 +16,7 @@ mod pool;
 mod read_after_write_error;
 
 use std::future::poll_fn;
+use std::path::Path;
 use std::pin::{Pin, pin};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -126,9 +127,9 @@ enum PooledConnection {
 }
 
 impl HttpClient {
-    pub(super) fn new(origin: &Url, ca_file: Option<&std::path::Path>) -> Self {
+    pub(super) fn new(origin: &Url, ca_file: Option<&Path>, socket: Option<&Path>) -> Self {
         Self {
-            connector: Connector::new(origin, ca_file),
+            connector: Connector::new(origin, ca_file, socket),
             pool: Arc::default(),
             first: tokio::sync::Mutex::default(),
             failures: AtomicU64::new(0),

@@ -90,7 +90,7 @@ impl Server {
             }
         }
         Self {
-            http_client: HttpClient::new(&spec.url, spec.ca_file.as_deref()),
+            http_client: HttpClient::new(&spec.url, spec.ca_file.as_deref(), spec.socket.as_deref()),
             spec,
             address: address.map(Arc::new),
             headers,

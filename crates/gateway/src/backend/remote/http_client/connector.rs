@@ -29,7 +29,7 @@ use tower_service::Service as _;
 use url::Url;
 
 use super::{SendError, causes, explanation};
-use crate::joined_write;
+use crate::{joined_write, local_client};
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A peer that has vanished is noticed although no bytes pass on a stream.
@@ -45,13 +45,15 @@ const MAX_PROXY_ANSWER: usize = 8 << 10;
 pub(super) struct Connector {
     origin: Url,
     ca_file: Option<PathBuf>,
+    /// The admin socket of a gateway of this machine, instead of an address.
+    socket: Option<PathBuf>,
     names: HttpConnector,
     proxy: OnceLock<Option<Intercept>>,
     tls: Mutex<Option<Arc<ClientConfig>>>,
 }
 
 impl Connector {
-    pub(super) fn new(origin: &Url, ca_file: Option<&Path>) -> Self {
+    pub(super) fn new(origin: &Url, ca_file: Option<&Path>, socket: Option<&Path>) -> Self {
         let mut names = HttpConnector::new();
         names.enforce_http(false);
         names.set_nodelay(true);
@@ -64,6 +66,7 @@ impl Connector {
         Self {
             origin: origin.clone(),
             ca_file: ca_file.map(Path::to_owned),
+            socket: socket.map(Path::to_owned),
             names,
             proxy: OnceLock::new(),
             tls: Mutex::default(),
@@ -90,7 +93,7 @@ impl Connector {
 
     fn proxy(&self) -> Option<&Intercept> {
         let find = || {
-            if is_loopback(&self.origin) {
+            if self.socket.is_some() || is_loopback(&self.origin) {
                 return None;
             }
             Matcher::from_system().intercept(&self.origin.as_str().parse().ok()?)
@@ -120,6 +123,10 @@ impl Connector {
     }
 
     async fn reach(&self) -> Result<(ServerStream, bool), SendError> {
+        if let Some(socket) = &self.socket {
+            let stream = local_client::connect(socket).await.map_err(unreachable)?;
+            return Ok((ServerStream::Layered(Box::new(stream)), false));
+        }
         let target: Uri = self.origin.as_str().parse().map_err(unreachable)?;
         let stream = match self.proxy() {
             None => ServerStream::Plain(self.dial(target).await?),
@@ -374,7 +381,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_proxy_is_asked_for_a_tunnel_and_nothing_of_what_follows_is_lost() {
-        let connector = Connector::new(&Url::parse("https://mcp.example.com/mcp?key=1").unwrap(), None);
+        let connector = Connector::new(
+            &Url::parse("https://mcp.example.com/mcp?key=1").unwrap(),
+            None,
+            None,
+        );
         let (ours, mut theirs) = tokio::io::duplex(4096);
         let authorization = HeaderValue::from_static("Basic dTpw");
         let proxy = async {
@@ -399,7 +410,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_proxy_that_refuses_a_tunnel_makes_the_server_unreachable() {
-        let connector = Connector::new(&Url::parse("https://mcp.example.com/mcp").unwrap(), None);
+        let connector = Connector::new(&Url::parse("https://mcp.example.com/mcp").unwrap(), None, None);
         for answer in ["HTTP/1.1 407 No\r\n\r\n", "220 mail\r\n\r\n", "HTTP/1.1 200 half"] {
             let (ours, mut theirs) = tokio::io::duplex(4096);
             theirs.write_all(answer.as_bytes()).await.unwrap();

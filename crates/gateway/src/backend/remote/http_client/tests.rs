@@ -68,7 +68,7 @@ fn an_address_has_the_forms_that_requests_need() {
 #[tokio::test]
 async fn a_connection_is_used_again_until_its_server_closes_it() {
     let (listener, url) = listener().await;
-    let (http_client, at) = (HttpClient::new(&url, None), Address::new(url).unwrap());
+    let (http_client, at) = (HttpClient::new(&url, None, None), Address::new(url).unwrap());
     let calls = async {
         for _ in 0..3 {
             assert_eq!(post(&http_client, &at).await.unwrap(), "ok");
@@ -90,7 +90,7 @@ async fn a_connection_is_used_again_until_its_server_closes_it() {
 async fn a_request_passes_by_however_many_connections_have_ended_meanwhile() {
     const READY: usize = 8;
     let (listener, url) = listener().await;
-    let (http_client, at) = (HttpClient::new(&url, None), Address::new(url).unwrap());
+    let (http_client, at) = (HttpClient::new(&url, None, None), Address::new(url).unwrap());
     let server = async {
         let mut streams = Vec::new();
         for _ in 0..READY {
@@ -121,7 +121,7 @@ async fn a_request_whose_connection_breaks_off_is_not_sent_again() {
         "HTTP/1.1 200 OK\r\ncont",
     ] {
         let (listener, url) = listener().await;
-        let (http_client, at) = (HttpClient::new(&url, None), Address::new(url).unwrap());
+        let (http_client, at) = (HttpClient::new(&url, None, None), Address::new(url).unwrap());
         let answers: &[&[&str]] = &[&[half]];
         let (received, lost) = tokio::join!(serve(listener, answers), post(&http_client, &at));
         assert!(matches!(lost, Err(SendError::BrokenOff(_))), "{half:?}: {lost:?}");
@@ -134,7 +134,7 @@ async fn a_request_whose_connection_breaks_off_is_not_sent_again() {
 async fn refused_connection_means_that_no_byte_was_sent() {
     let (listener, url) = listener().await;
     drop(listener);
-    let (http_client, at) = (HttpClient::new(&url, None), Address::new(url).unwrap());
+    let (http_client, at) = (HttpClient::new(&url, None, None), Address::new(url).unwrap());
     let lost = post(&http_client, &at).await;
     assert!(matches!(lost, Err(SendError::Unreachable(_))), "{lost:?}");
 }
@@ -148,8 +148,8 @@ async fn proxy_receives_whole_addresses_and_its_credentials() {
         .build();
     let intercept = matcher.intercept(&target.as_str().parse().unwrap()).unwrap();
     let http_client = HttpClient {
-        connector: Connector::new(&target, None).behind(intercept),
-        ..HttpClient::new(&target, None)
+        connector: Connector::new(&target, None, None).behind(intercept),
+        ..HttpClient::new(&target, None, None)
     };
     let at = Address::new(target).unwrap();
     let (received, answer) = tokio::join!(serve(listener, &[&[FINE]]), post(&http_client, &at));
@@ -170,7 +170,7 @@ async fn requests_that_wait_for_one_connection_fail_with_it() {
     // The kernel takes connections, and no server ever answers on them.
     let (_listener, mut url) = listener().await;
     url.set_scheme("https").unwrap();
-    let (http_client, at) = (HttpClient::new(&url, None), Address::new(url).unwrap());
+    let (http_client, at) = (HttpClient::new(&url, None, None), Address::new(url).unwrap());
     let began = Instant::now();
     let lost = join_all((0..3).map(|_| post(&http_client, &at))).await;
     assert!(

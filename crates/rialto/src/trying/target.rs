@@ -1,0 +1,104 @@
+//! Which server a URL or a name stands for: a remote one, a destination of a gateway that runs, or
+//! one of the configuration, which this process then runs itself.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::admin_socket::Directory;
+use crate::config::connection::{self, Connection};
+use crate::config::{self, ConfigError, Environment, is_web_address};
+use crate::flags::ConnectFlags;
+use crate::flags::ServeFlags;
+use crate::flags::looking::ServerFlags;
+use crate::trying::client::Problem;
+use crate::{exit, looking, user_files};
+
+/// How long a server may be silent.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A server that was found.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) connection: Connection,
+    pub(super) timeout: Duration,
+}
+
+/// Finds the server.
+pub(super) async fn find(flags: &ServerFlags, environment: &Environment) -> Result<Found, Problem> {
+    let timeout = match flags.timeout.as_deref().map(config::some_time) {
+        None => TIMEOUT,
+        Some(Ok(timeout)) => timeout,
+        Some(Err(message)) => return Err(Problem::usage(format!("flag --timeout: {message}"))),
+    };
+    let connection = if is_web_address(&flags.server) {
+        let flags = ConnectFlags {
+            url: Some(flags.server.clone()),
+            header: flags.header.clone(),
+            request_timeout: flags.timeout.clone(),
+            ..ConnectFlags::default()
+        };
+        connection::read(&flags, environment).map_err(wrong)?
+    } else {
+        named(flags, environment).await?
+    };
+    Ok(Found { connection, timeout })
+}
+
+/// Looks a name up: at the gateways that run, then in the configuration.
+async fn named(flags: &ServerFlags, environment: &Environment) -> Result<Connection, Problem> {
+    let name = &flags.server;
+    let (running, _) = Directory::of(environment).running().await;
+    let chosen = looking::choose(&running, name, flags.gateway).map_err(Problem::usage)?;
+    if let Some(gateway) = chosen {
+        return Ok(connection::through_gateway(name, &gateway.socket, None));
+    }
+    let Some(file) = file(flags.config.as_deref(), environment) else {
+        return Err(Problem::usage(looking::unknown(&running, name)));
+    };
+    of_file(name, &file, environment)
+}
+
+/// Returns the configuration that a command reads: the named one, the one in this directory, or
+/// that of the user.
+fn file(named: Option<&str>, environment: &Environment) -> Option<String> {
+    let flags = ServeFlags {
+        config: named.map(str::to_owned),
+        ..ServeFlags::default()
+    };
+    config::file(&flags, environment)
+        .or_else(|| user_files::destinations(environment).filter(|path| path.exists()))
+        .map(|path| path.to_string_lossy().into_owned())
+}
+
+/// Returns a destination of a file, for this process to run.
+pub(crate) fn of_file(name: &str, file: &str, environment: &Environment) -> Result<Connection, Problem> {
+    let flags = ServeFlags {
+        config: Some(file.to_owned()),
+        ..ServeFlags::default()
+    };
+    let settings = config::settings(&flags, environment).map_err(wrong)?.settings;
+    let names: Vec<String> = settings
+        .destinations
+        .iter()
+        .map(|destination| destination.name.clone())
+        .collect();
+    let found = settings
+        .destinations
+        .into_iter()
+        .find(|destination| destination.name == name);
+    match found {
+        Some(destination) => Ok(connection::directly(destination)),
+        None => Err(Problem::usage(format!(
+            "no gateway that runs has a destination `{name}`, nor has {}; it has {}",
+            PathBuf::from(file).display(),
+            names.join(", ")
+        ))),
+    }
+}
+
+fn wrong(error: ConfigError) -> Problem {
+    Problem {
+        code: exit::CONFIGURATION,
+        text: error.to_string(),
+    }
+}
