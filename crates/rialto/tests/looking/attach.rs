@@ -172,6 +172,25 @@ async fn question_and_progress_reach_the_host_that_called() -> Result<()> {
 }
 
 #[tokio::test]
+async fn modern_client_is_attached_as_well() -> Result<()> {
+    let home = Home::new(ONE)?;
+    let host = home.attach("files", "one", &[])?;
+    host.ask_modern(1, "server/discover", json!({}), &json!({}))?;
+    let discovered = host.answer(1).await;
+    assert!(
+        discovered["result"]["supportedVersions"].is_array(),
+        "{discovered}"
+    );
+    let params = json!({ "name": "pid", "arguments": {} });
+    host.ask_modern(2, "tools/call", params, &json!({}))?;
+    let answer = host.answer(2).await;
+    assert_eq!(directory_of(text_of(&answer)), home.path("one").canonicalize()?);
+    let files = home.destination("files")?;
+    assert_eq!(files["instances"].as_array().map(Vec::len), Some(1), "{files}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn caller_over_http_does_not_choose_where_a_server_runs() -> Result<()> {
     let file = "destinations:\n  files: { command: [\"{stub}\"], start: lazy, env: { KEY: of the file } }\n";
     let rialto = Rialto::launcher().config(file).start().await?;
