@@ -50,11 +50,16 @@ pub fn check_socket(path: &Path) -> io::Result<()> {
 pub(crate) fn check_peer(stream: &UnixStream) -> io::Result<()> {
     let peer = stream.peer_cred()?.uid();
     let own = rustix::process::geteuid().as_raw();
-    if peer == own || peer == 0 {
+    if is_trusted(peer, own) {
         return Ok(());
     }
     let why = format!("the process at the other end belongs to user {peer}");
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// Returns whether a process of this user may be at the other end: the user itself, or root.
+fn is_trusted(peer: u32, own: u32) -> bool {
+    peer == own || peer == 0
 }
 
 /// Connects to a gateway.
@@ -159,6 +164,12 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+
+    #[test]
+    fn processes_of_other_users_are_not_trusted() {
+        assert!(is_trusted(1000, 1000) && is_trusted(0, 1000) && is_trusted(0, 0));
+        assert!(!is_trusted(1001, 1000) && !is_trusted(1000, 0));
+    }
 
     #[test]
     fn socket_that_others_can_open_is_refused() {

@@ -109,6 +109,12 @@ fn hand_over(
     .header()
 }
 
+/// Returns what a host in this directory would hand over to a gateway that runs.
+pub(crate) async fn as_a_host(socket: &Path, name: &str, environment: &Environment) -> Option<Secret> {
+    let service = Service::at(socket, name).await?;
+    hand_over(&service, environment).ok()
+}
+
 /// Returns the variables among these that the host has set.
 fn own_values<'a>(
     names: impl Iterator<Item = &'a str>,

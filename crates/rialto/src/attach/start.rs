@@ -79,6 +79,40 @@ pub(super) struct Service {
 }
 
 impl Service {
+    /// Returns what a gateway tells of a destination.
+    async fn read(mut lines: Lines) -> Result<Self, Look> {
+        let first = lines.next().await.ok().flatten().unwrap_or_default();
+        let read: Value = serde_json::from_slice(&first).unwrap_or_default();
+        if !lines.status.is_success() {
+            let why = read["error"].as_str().unwrap_or("it does not answer");
+            return Err(Look::Unknown(why.to_owned()));
+        }
+        let pid = read["pid"].as_u64().ok_or(Look::Absent)?;
+        if read["rialto"] != env!("CARGO_PKG_VERSION") {
+            tracing::warn!(
+                service = %read["rialto"],
+                "the local service is another version of Rialto: restart it when it suits"
+            );
+        }
+        let variables = read["env"].as_array().into_iter().flatten();
+        Ok(Self {
+            pid,
+            variables: variables
+                .filter_map(|name| Some(name.as_str()?.to_owned()))
+                .collect(),
+            wants_directory: read["directory"] == true,
+            life: lines,
+        })
+    }
+
+    /// Returns the destination of a gateway that runs; `None` if it does not answer.
+    pub(super) async fn at(socket: &Path, name: &str) -> Option<Self> {
+        let lines = local_client::open(socket, &format!("/v1/attach/{name}"))
+            .await
+            .ok()?;
+        Self::read(lines).await.ok()
+    }
+
     /// Waits for the end of the service.
     pub(super) async fn ended(&mut self) {
         while let Ok(Some(_)) = self.life.next().await {}
@@ -189,7 +223,7 @@ impl Starter {
     async fn look(&self) -> Look {
         let socket = self.socket();
         let path = format!("/v1/attach/{}", self.name);
-        let mut lines = match local_client::open(&socket, &path).await {
+        let lines = match local_client::open(&socket, &path).await {
             Ok(lines) => lines,
             Err(error) => {
                 return match error.kind() {
@@ -198,30 +232,10 @@ impl Starter {
                 };
             }
         };
-        let first = lines.next().await.ok().flatten().unwrap_or_default();
-        let read: Value = serde_json::from_slice(&first).unwrap_or_default();
-        if !lines.status.is_success() {
-            let why = read["error"].as_str().unwrap_or("it does not answer");
-            return Look::Unknown(why.to_owned());
+        match Service::read(lines).await {
+            Ok(service) => Look::Here(Box::new(service)),
+            Err(look) => look,
         }
-        let Some(pid) = read["pid"].as_u64() else {
-            return Look::Absent;
-        };
-        if read["rialto"] != env!("CARGO_PKG_VERSION") {
-            tracing::warn!(
-                service = %read["rialto"],
-                "the local service is another version of Rialto: restart it when it suits"
-            );
-        }
-        let variables = read["env"].as_array().into_iter().flatten();
-        Look::Here(Box::new(Service {
-            pid,
-            variables: variables
-                .filter_map(|name| Some(name.as_str()?.to_owned()))
-                .collect(),
-            wants_directory: read["directory"] == true,
-            life: lines,
-        }))
     }
 
     /// Starts the service. Returns its process, if that is known.

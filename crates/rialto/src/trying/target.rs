@@ -11,7 +11,7 @@ use crate::flags::ConnectFlags;
 use crate::flags::ServeFlags;
 use crate::flags::looking::ServerFlags;
 use crate::trying::client::Problem;
-use crate::{exit, looking, user_files};
+use crate::{attach, exit, looking, user_files};
 
 /// How long a server may be silent.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -50,7 +50,14 @@ async fn named(flags: &ServerFlags, environment: &Environment) -> Result<Connect
     let (running, _) = Directory::of(environment).running().await;
     let chosen = looking::choose(&running, name, flags.gateway).map_err(Problem::usage)?;
     if let Some(gateway) = chosen {
-        return Ok(connection::through_gateway(name, &gateway.socket, None));
+        // Hosts of this directory share what is tried here.
+        let own = user_files::destinations(environment).and_then(|path| std::path::absolute(path).ok());
+        let is_local_service = own.is_some_and(|own| gateway.snapshot["config"] == *own.to_string_lossy());
+        let handed_over = match is_local_service {
+            true => attach::as_a_host(&gateway.socket, name, environment).await,
+            false => None,
+        };
+        return Ok(connection::through_gateway(name, &gateway.socket, handed_over));
     }
     let Some(file) = file(flags.config.as_deref(), environment) else {
         return Err(Problem::usage(looking::unknown(&running, name)));

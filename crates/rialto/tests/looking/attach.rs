@@ -191,6 +191,31 @@ async fn modern_client_is_attached_as_well() -> Result<()> {
 }
 
 #[tokio::test]
+async fn host_needs_no_token_and_keeps_its_session_when_tokens_change() -> Result<()> {
+    let auth = |digit: &str| {
+        let hash = digit.repeat(64);
+        format!("auth: {{ tokens: [{{ name: ci, hash: \"sha256:{hash}\" }}] }}\n{ONE}")
+    };
+    let home = Home::new(&auth("a"))?;
+    let host = home.attach("files", "one", &[])?;
+    host.shake_hands(json!({})).await?;
+    call(&host, 1, "counter", json!({})).await?;
+    let before = home.destination("files")?["session_list"][0].clone();
+    assert_eq!(before["caller"], "rialto (admin socket)");
+    home.configure(&auth("b"))?;
+    let log = home.path("state/rialto/service.log");
+    wait_until("the service has reloaded", PATIENCE, || {
+        let text = std::fs::read_to_string(&log).ok()?;
+        text.contains("reloaded").then_some(())
+    })
+    .await;
+    assert_eq!(call(&host, 2, "counter", json!({})).await?, "2");
+    let after = home.destination("files")?["session_list"][0].clone();
+    assert_eq!(after["session"], before["session"]);
+    Ok(())
+}
+
+#[tokio::test]
 async fn caller_over_http_does_not_choose_where_a_server_runs() -> Result<()> {
     let file = "destinations:\n  files: { command: [\"{stub}\"], start: lazy, env: { KEY: of the file } }\n";
     let rialto = Rialto::launcher().config(file).start().await?;

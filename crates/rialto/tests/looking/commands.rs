@@ -184,6 +184,23 @@ async fn tools_and_call_work_by_name_and_by_url() -> Result<()> {
 }
 
 #[tokio::test]
+async fn tool_is_called_where_the_hosts_of_this_directory_have_it() -> Result<()> {
+    let home = Home::new(ONE)?;
+    let host = home.attach("files", "one", &[])?;
+    host.shake_hands(json!({})).await?;
+    let pid = call(&host, 1, "pid", json!({})).await?;
+    let call_in = |directory: &str| {
+        let mut command = home.command(&["call", "files", "pid"]);
+        command.current_dir(home.path(directory)).output()
+    };
+    assert_eq!(stdout(&call_in("one")?).trim_end(), pid);
+    let elsewhere = stdout(&call_in("two")?);
+    assert!(elsewhere.trim_end().parse::<u32>().is_ok(), "{elsewhere}");
+    assert_ne!(elsewhere.trim_end(), pid);
+    Ok(())
+}
+
+#[tokio::test]
 async fn name_that_no_gateway_has_is_looked_up_in_the_configuration() -> Result<()> {
     let home = Home::new(ONE)?;
     let output = home.run(&["call", "files", "echo", "--json", "{\"marker\":\"alone\"}"])?;

@@ -137,6 +137,30 @@ async fn socket_that_others_can_open_is_not_used() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn socket_of_another_user_is_not_used() -> Result<()> {
+    let home = Home::new(ONE)?;
+    let first = home.attach("files", "one", &[])?;
+    first.shake_hands(json!({})).await?;
+    let socket = only_socket(&home);
+    let own = rustix::process::getuid().as_raw();
+    if std::os::unix::fs::chown(&socket, Some(own + 1), None).is_err() {
+        // Only root can make such a socket.
+        assert_ne!(own, 0);
+        return Ok(());
+    }
+    let second = home.attach("files", "one", &[])?;
+    second.shake_hands(json!({})).await?;
+    said(
+        &second,
+        &format!("belongs to user {}, and this is user {own}", own + 1),
+    )
+    .await;
+    said(&second, "this process runs the server itself").await;
+    std::os::unix::fs::chown(&socket, Some(own), None)?;
+    Ok(())
+}
+
 fn only_socket(home: &Home) -> std::path::PathBuf {
     let entries = fs::read_dir(home.sockets()).expect("there is the directory");
     let mut sockets = entries
