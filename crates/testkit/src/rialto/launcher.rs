@@ -196,6 +196,15 @@ impl Launcher {
         }
     }
 
+    /// Starts it with a socket that listens already, where it does not log its address. Requests
+    /// wait until it accepts them.
+    pub fn start_on(self, listener: std::net::TcpListener) -> Result<Rialto> {
+        let address = listener.local_addr()?.to_string();
+        let mut rialto = self.socket(listener).spawn()?;
+        rialto.address = address;
+        Ok(rialto)
+    }
+
     /// Runs it to its end, for verbs that end and for starts that must fail.
     pub async fn run(self, deadline: Duration) -> Result<Ended> {
         let rialto = self.spawn()?;
