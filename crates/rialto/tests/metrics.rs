@@ -93,7 +93,7 @@ fn described() -> Families {
 /// A gateway on which everything has happened that makes samples.
 async fn eventful() -> Result<Rialto> {
     let rialto = Rialto::with_config(
-        "limits: { sessions: 3 }\nrequest_timeout: 1s\nstream_timeout: 1s\ndestinations: { one: { command: '{stub} --journal {dir}/journal' } }\n",
+        "limits: { sessions: 3 }\nrequest_timeout: 1s\nstream_timeout: 1s\ndestinations:\n  one: { command: '{stub} --journal {dir}/journal' }\n  two: { command: '{stub}', start: lazy }\naggregates: { all: { members: [two] } }\n",
     )
     .await?;
     let client = rialto.session_of("one").await?;
