@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use testkit::token::token;
 use testkit::upstream::Step;
-use testkit::{Issuer, LEGACY, McpClient, PATIENCE, Reply, Result, Rialto, Upstream, poll_until, wait_until};
+use testkit::{Issuer, LEGACY, McpClient, PATIENCE, Reply, Result, Rialto, Upstream, wait_until};
 
-use crate::fixture::{Modern, OLD, journal, keys, ready, wait_for_tools, with_config};
+use crate::fixture::{Modern, OLD, journal, keys, wait_for_tools, wait_until_known, with_config};
 
 const PUBLIC: &str = "https://mcp.example.com";
 
@@ -207,11 +207,7 @@ async fn list_starts_no_server_that_is_a_callers_own() -> Result<()> {
             .await?
             .answer())
     };
-    poll_until("the other member is known", PATIENCE, async || {
-        let ready = ready(&rialto).await?;
-        Result::Ok(ready["destinations"]["all"]["tools"].as_u64().map(drop))
-    })
-    .await?;
+    wait_until_known(&rialto).await?;
     let listed = request("tools/list", "lists").await?;
     assert!(!keys(&listed["result"], "tools", "name").is_empty(), "{listed}");
     // Each caller has a server of its own, so the one that comes is that of the discovery.

@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 use testkit::{PATIENCE, Result, Rialto, wait_until};
 
-use crate::fixture::{OLD, aggregate, legacy, modern, tools, wait_for_tools, with_config};
+use crate::fixture::{
+    OLD, aggregate, legacy, modern, next, tools, wait_for_tools, wait_until_known, with_config,
+};
 
 fn servers(rialto: &Rialto) -> usize {
     let children = rialto.children().into_iter();
@@ -69,6 +71,8 @@ async fn lazy_member_that_is_not_known_is_started_by_the_first_list() -> Result<
 async fn lazy_member_that_is_not_known_is_read_when_a_client_comes_though_others_are_known() -> Result<()> {
     let lazy = "  late: { command: '{stub}', start: lazy }\n";
     let rialto = aggregate(&format!("{OLD}{lazy}"), "[old, late]").await?;
+    wait_until_known(&rialto).await?;
+    assert_eq!(servers(&rialto), 1, "the lazy one waits for a client");
     let client = legacy(&rialto).await?;
     wait_for_tools(&client, |tools| {
         ["old__echo", "late__echo"]
@@ -86,12 +90,7 @@ async fn change_of_a_members_list_reaches_the_client_once_under_its_shown_name()
     wait_for_tools(&client, |tools| !tools.is_empty()).await;
     let mut stream = client.get_stream(None).await?;
     client.call(1, "old__change_tools", json!({})).await?;
-    loop {
-        let message = stream.message().await?;
-        if message["method"] == "notifications/tools/list_changed" {
-            break;
-        }
-    }
+    next(&mut stream, "notifications/tools/list_changed").await?;
     assert!(
         tools(&client).await?.iter().any(|tool| tool == "old__extra"),
         "the list is new already"

@@ -7,7 +7,7 @@ use testkit::upstream::Step;
 use testkit::{PATIENCE, Result, Rialto, Upstream, poll_until};
 
 use crate::fixture::{
-    OLD, TWO, aggregate, config, legacy, modern, ready, result, tools, wait_for_tools, wait_for_two,
+    OLD, TWO, aggregate, config, legacy, modern, next, ready, result, tools, wait_for_tools, wait_for_two,
     with_config,
 };
 
@@ -40,12 +40,7 @@ async fn member_that_hangs_at_start_does_not_delay_the_others() -> Result<()> {
     // It comes, and the client is notified.
     let mut stream = client.get_stream(None).await?;
     std::fs::write(rialto.dir().join("go"), "")?;
-    loop {
-        let message = stream.message().await?;
-        if message["method"] == "notifications/tools/list_changed" {
-            break;
-        }
-    }
+    next(&mut stream, "notifications/tools/list_changed").await?;
     wait_for_tools(&client, |tools| tools.iter().any(|tool| tool == "hangs__echo")).await;
     wait_for_state(&rialto, "hangs", "ok").await
 }

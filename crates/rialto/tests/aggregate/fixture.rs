@@ -1,8 +1,8 @@
 //! Aggregates under test, and clients of both eras.
 
 use serde_json::{Value, json};
-use testkit::client::Response;
-use testkit::{Journal, LEGACY, MODERN, McpClient, PATIENCE, Result, Rialto, poll_until};
+use testkit::client::{EventStream, Response};
+use testkit::{Failure, Journal, LEGACY, MODERN, McpClient, PATIENCE, Result, Rialto, poll_until};
 
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -140,6 +140,29 @@ pub(crate) async fn wait_for_two(client: &McpClient) -> Vec<String> {
         ["a__pid", "b__pid"]
             .iter()
             .all(|name| tools.iter().any(|tool| tool == name))
+    })
+    .await
+}
+
+/// Returns the next message with this method. Comments that keep a stream alive are no messages.
+pub(crate) async fn next(stream: &mut EventStream, method: &str) -> Result<Value> {
+    let awaited = async {
+        loop {
+            let message = stream.message().await?;
+            if message["method"] == method {
+                return Ok(message);
+            }
+        }
+    };
+    let late = |_| Failure::new(format!("no {method} in {PATIENCE:?}"));
+    tokio::time::timeout(PATIENCE, awaited).await.map_err(late)?
+}
+
+/// Waits until any member of the aggregate is known, without a client of it.
+pub(crate) async fn wait_until_known(rialto: &Rialto) -> Result<()> {
+    poll_until("a member is known", PATIENCE, async || {
+        let ready = ready(rialto).await?;
+        Ok(ready["destinations"]["all"]["tools"].as_u64().map(drop))
     })
     .await
 }

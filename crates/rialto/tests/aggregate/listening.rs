@@ -4,19 +4,11 @@ use serde_json::json;
 use testkit::client::EventStream;
 use testkit::{PATIENCE, Result, wait_until};
 
-use crate::fixture::{Modern, TWO, aggregate, journal, legacy, result, tools, wait_for_tools, wait_for_two};
+use crate::fixture::{
+    Modern, TWO, aggregate, journal, legacy, next, result, tools, wait_for_tools, wait_for_two,
+};
 
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
-
-/// Returns the next message with this method.
-async fn next(stream: &mut EventStream, method: &str) -> Result<serde_json::Value> {
-    loop {
-        let message = stream.message().await?;
-        if message["method"] == method {
-            return Ok(message);
-        }
-    }
-}
 
 #[tokio::test]
 async fn one_listen_is_acknowledged_with_what_the_owners_honour_and_all_of_that_is_delivered() -> Result<()> {

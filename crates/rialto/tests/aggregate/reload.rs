@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use testkit::{PATIENCE, Result, Rialto, wait_until};
 
-use crate::fixture::{NEW, OLD, aggregate, config, in_place, legacy, ready, wait_for_tools};
+use crate::fixture::{NEW, OLD, aggregate, config, in_place, legacy, next, ready, wait_for_tools};
 
 struct Reloadable {
     rialto: Rialto,
@@ -54,12 +54,7 @@ async fn members_come_and_go_while_sessions_stay_and_are_notified() -> Result<()
     let mut stream = client.get_stream(None).await?;
     let session = client.session();
     running.reload(&format!("{OLD}{NEW}"), "[old, new]").await?;
-    loop {
-        let message = stream.message().await?;
-        if message["method"] == "notifications/tools/list_changed" {
-            break;
-        }
-    }
+    next(&mut stream, "notifications/tools/list_changed").await?;
     wait_for_tools(&client, |tools| tools.iter().any(|tool| tool == "new__echo")).await;
     assert_eq!(
         client.call(1, "new__echo", json!({"text": "hi"})).await?.text(),

@@ -3,7 +3,7 @@
 use serde_json::json;
 use testkit::{McpClient, PATIENCE, Result, Rialto, wait_until};
 
-use crate::fixture::{config, keys, legacy, modern, tools, wait_for_tools, with_config};
+use crate::fixture::{config, keys, legacy, modern, next, tools, wait_for_tools, with_config};
 
 /// A server whose tools are those in a file, and which ends at once if there is none.
 const SERVER: &str = r#"
@@ -71,12 +71,7 @@ async fn list_from_disk_is_corrected_and_its_clients_are_notified() -> Result<()
     let client = legacy(&rialto).await?;
     let mut stream = client.get_stream(None).await?;
     if !tools(&client).await?.contains(&"filed__after".to_owned()) {
-        loop {
-            let message = stream.message().await?;
-            if message["method"] == "notifications/tools/list_changed" {
-                break;
-            }
-        }
+        next(&mut stream, "notifications/tools/list_changed").await?;
     }
     let now = tools(&client).await?;
     assert!(
@@ -147,11 +142,7 @@ async fn session_of_an_aggregate_goes_on_after_a_restart_with_its_subscriptions(
         .call(1, "other__update", json!({"uri": "testkit://one"}))
         .await?;
     called.expect_status(200)?;
-    loop {
-        let message = stream.message().await?;
-        if message["method"] == "notifications/resources/updated" {
-            assert_eq!(message["params"]["uri"], "other+testkit://one", "{message}");
-            return Ok(());
-        }
-    }
+    let updated = next(&mut stream, "notifications/resources/updated").await?;
+    assert_eq!(updated["params"]["uri"], "other+testkit://one", "{updated}");
+    Ok(())
 }

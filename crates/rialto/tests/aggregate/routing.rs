@@ -4,8 +4,8 @@ use serde_json::json;
 use testkit::{PATIENCE, Result, wait_until};
 
 use crate::fixture::{
-    NEW, OLD, TWO, aggregate, journal, keys, legacy, legacy_with, mixed, modern, result, wait_for_tools,
-    wait_for_two,
+    NEW, OLD, TWO, aggregate, journal, keys, legacy, legacy_with, mixed, modern, next, result,
+    wait_for_tools, wait_for_two,
 };
 
 #[tokio::test]
@@ -196,11 +196,7 @@ async fn updates_come_from_the_member_of_the_subscribed_resource() -> Result<()>
     client
         .call(2, "b__update", json!({"uri": "testkit://one"}))
         .await?;
-    loop {
-        let message = stream.message().await?;
-        if message["method"] == "notifications/resources/updated" {
-            assert_eq!(message["params"]["uri"], "b+testkit://one", "{message}");
-            return Ok(());
-        }
-    }
+    let updated = next(&mut stream, "notifications/resources/updated").await?;
+    assert_eq!(updated["params"]["uri"], "b+testkit://one", "{updated}");
+    Ok(())
 }
