@@ -306,9 +306,14 @@ impl View {
         &self.declarations
     }
 
-    /// Returns where a URI leads that a client sent: to the member that it names, else to the one
-    /// that lists it, else to the one whose template matches. It is never guessed between two.
+    /// Returns where a URI leads that a client sent: to the member that shows it, else to the one that
+    /// it names, else to the one that lists it, else to the one whose template matches. It is never
+    /// guessed between two.
     pub(crate) fn owner(&self, uri: &str) -> Owner {
+        // A member without a prefix shows URIs that others may list as their own.
+        if let Some(item) = self.item(ListKind::Resources, uri) {
+            return Owner::Member(item.member, item.own.to_string());
+        }
         if let Some((tag, own)) = uris::split(uri)
             && let Some(member) = self.plan.tagged(&tag)
         {
@@ -321,7 +326,10 @@ impl View {
         if listed.is_empty() {
             let templates = self.tables.items(ListKind::Templates).iter();
             let matching = templates.filter(|template| uris::matches(&template.own, uri));
-            listed.extend(matching.map(|template| template.member));
+            let (shown, own): (Vec<&Item>, Vec<&Item>) =
+                matching.partition(|template| template.shown == template.own);
+            let owners = if shown.is_empty() { own } else { shown };
+            listed.extend(owners.into_iter().map(|template| template.member));
             listed.sort_unstable();
             listed.dedup();
         }

@@ -212,6 +212,20 @@ fn uri_leads_to_its_owner_and_never_to_the_first_that_comes() {
 }
 
 #[test]
+fn uri_that_is_shown_leads_to_the_member_that_shows_it() {
+    let offered = || known(resources(&["file:///both"], &["log://{day}"]));
+    let view = view(
+        vec![member("a", None), member("b", Some("")), member("c", None)],
+        vec![offered(), offered(), offered()],
+    );
+    let owner = |member, own: &str| Owner::Member(member, own.to_owned());
+    assert_eq!(view.owner("file:///both"), owner(1, "file:///both"));
+    assert_eq!(view.owner("log://today"), owner(1, "log://today"));
+    assert_eq!(view.owner_of_template("log://{day}"), owner(1, "log://{day}"));
+    assert_eq!(view.owner("a+file:///both"), owner(0, "file:///both"));
+}
+
+#[test]
 fn pages_go_on_after_a_change() {
     let members = || vec![member("m", Some(""))];
     let before = view(members(), vec![known(tools(&["a", "b", "c", "d"]))]);
