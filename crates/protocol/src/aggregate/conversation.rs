@@ -540,7 +540,6 @@ impl Conversation {
 
     /// Makes the conversation a user of a member, if it is none.
     fn open_link(&mut self, at: usize) -> Option<MemberName> {
-        let user = self.user.as_ref()?;
         let link = self.links.entry(&self.view, at)?;
         let member = link.member().clone();
         if !link.must_open() {
@@ -548,8 +547,12 @@ impl Conversation {
         }
         let call = self.routes.new_key();
         link.handle_asked(call);
+        let logs = link.logs();
+        // A server that has refused the handshake may have asked all the same.
+        self.withdraw_questions(&member);
+        let user = self.user.as_ref()?;
         let state = SessionState {
-            log_level: user.level.filter(|_| link.logs()),
+            log_level: user.level.filter(|_| logs),
             subscriptions: self.subscriptions.of(&member),
         };
         let (session, era) = (user.session, user.era);
@@ -695,12 +698,19 @@ impl Conversation {
             .collect()
     }
 
-    /// The client has gone.
+    /// The client has gone. Its calls end here: members have nothing more for it once they are
+    /// closed.
     fn close(&mut self, session: SessionKey) {
         let Some(user) = &mut self.user else { return };
-        user.stage = Stage::Closed;
-        for waiting in std::mem::take(&mut self.waiting) {
-            let (call, failure) = (waiting.call.call, Failure::SessionEnded);
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let mut left: Vec<CallKey> = waiting.map(|waiting| waiting.call.call).collect();
+        if let Stage::Opening { call, .. } = std::mem::replace(&mut user.stage, Stage::Closed) {
+            left.push(call);
+        }
+        left.extend(self.routes.take_calls());
+        left.extend(self.task_lists.take_calls());
+        for call in left {
+            let failure = Failure::SessionEnded;
             self.tell(Tell::Failed {
                 session,
                 call,
@@ -722,7 +732,22 @@ impl Conversation {
         };
         link.close();
         let (member, session) = (link.member().clone(), user.session);
+        self.withdraw_questions(&member);
         self.ask(&member, Ask::Close { session });
+    }
+
+    /// Takes the questions of a member back from the client: the member can take no answer any more.
+    fn withdraw_questions(&mut self, member: &str) {
+        let Some(session) = self.user.as_ref().map(|user| user.session) else {
+            return;
+        };
+        for question in self.questions.take_of(member) {
+            self.tell(Tell::Withdrawn {
+                session,
+                question,
+                message: None,
+            });
+        }
     }
 
     // From the members.
@@ -953,16 +978,7 @@ impl Conversation {
         };
         let was_open = link.is_open();
         link.close();
-        let Some(session) = self.user.as_ref().map(|user| user.session) else {
-            return;
-        };
-        for question in self.questions.take_of(member) {
-            self.tell(Tell::Withdrawn {
-                session,
-                question,
-                message: None,
-            });
-        }
+        self.withdraw_questions(member);
         for call in self.routes.at(member) {
             let outcome = Outcome::Failed(failure.clone());
             self.finish(member, call, outcome);

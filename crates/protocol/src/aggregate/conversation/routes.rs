@@ -71,6 +71,13 @@ impl Routes {
         (&*route.member == member).then(|| self.open.remove(&call))?
     }
 
+    /// Forgets all routes. Returns the calls of the client.
+    pub(super) fn take_calls(&mut self) -> Vec<CallKey> {
+        let open = std::mem::take(&mut self.open);
+        let calls = open.iter().map(|(call, _)| *call);
+        calls.filter(|call| call.0 & OWN == 0).collect()
+    }
+
     /// Returns whether a member has open calls.
     pub(super) fn has_any_at(&self, member: &str) -> bool {
         self.open.values().any(|route| &*route.member == member)

@@ -65,6 +65,12 @@ impl TaskLists {
         self.0.remove(&call).map(|list| list.open)
     }
 
+    /// Forgets all lists. Returns the calls of the client that they are for.
+    pub(super) fn take_calls(&mut self) -> Vec<CallKey> {
+        let lists = std::mem::take(&mut self.0);
+        lists.iter().map(|(call, _)| *call).collect()
+    }
+
     /// Takes a page of the member at this position, rewritten for the client.
     pub(super) fn handle_page(
         &mut self,

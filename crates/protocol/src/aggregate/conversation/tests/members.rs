@@ -220,12 +220,24 @@ fn end_of_a_conversation_closes_every_member_and_answers_every_call() {
     let (waiting, _) = bench.call("tools/call", &json!({"name": "files__read"}));
     let out = bench.ask(Ask::Close { session: SESSION });
     assert!(matches!(&out.asks[..], [(member, Ask::Close { .. })] if member == "github"));
-    assert_eq!(failures(&out), [(waiting, "session_ended")]);
+    assert_eq!(
+        failures(&out),
+        [(waiting, "session_ended"), (call, "session_ended")]
+    );
     let out = bench.fail("github", call, Failure::SessionEnded);
-    assert_eq!(failures(&out), [(call, "session_ended")]);
+    assert!(out.tells.is_empty(), "each call ends once: {out:?}");
     let (late, out) = bench.call("tools/call", &json!({"name": "gh__issue"}));
     assert_eq!(failures(&out), [(late, "session_ended")]);
     assert_eq!(bench.conversation.open_members().count(), 0);
+}
+
+#[test]
+fn client_that_leaves_before_any_member_is_known_is_answered() {
+    let mut bench = Bench::new(two(), vec![], ToolsMode::All);
+    bench.ask_open(Era::Legacy, "{}");
+    assert!(bench.outputs().tells.is_empty(), "it waits");
+    let out = bench.ask(Ask::Close { session: SESSION });
+    assert_eq!(failures(&out), [(CallKey(1), "session_ended")]);
 }
 
 #[test]
