@@ -3,6 +3,8 @@
 #![no_main]
 #![allow(dead_code, reason = "the simulation can also be broken on purpose, which only its own tests do")]
 
+#[path = "../../crates/protocol/tests/simulation/aggregate.rs"]
+mod aggregate;
 #[path = "../../crates/protocol/tests/simulation/check.rs"]
 mod check;
 #[path = "../../crates/protocol/tests/simulation/clients.rs"]
@@ -11,14 +13,12 @@ mod clients;
 mod dice;
 #[path = "../../crates/protocol/tests/simulation/eras.rs"]
 mod eras;
+#[path = "../../crates/protocol/tests/simulation/members.rs"]
+mod members;
 #[path = "../../crates/protocol/tests/simulation/modern_requests.rs"]
 mod modern_requests;
 #[path = "../../crates/protocol/tests/simulation/history.rs"]
 mod history;
-#[path = "../../crates/protocol/tests/simulation/listens.rs"]
-mod listens;
-#[path = "../../crates/protocol/tests/simulation/property.rs"]
-mod property;
 #[path = "../../crates/protocol/tests/simulation/server.rs"]
 mod server;
 #[path = "../../crates/protocol/tests/simulation/tasks.rs"]
@@ -26,4 +26,4 @@ mod tasks;
 #[path = "../../crates/protocol/tests/simulation/run.rs"]
 mod run;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| property::holds(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| run::holds(data));

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use protocol::time::Moment;
 
-use crate::history::{Fact, History, ID, Kind};
+use crate::aggregate::READY_TIMEOUT;
+use crate::history::{Fact, History, Home, ID, Kind};
 use crate::modern_requests::FIRST;
 use crate::run::limits;
 
@@ -13,6 +14,8 @@ use crate::run::limits;
 #[derive(Debug, Default)]
 struct Case {
     session: usize,
+    /// The backend that it is for, if that is one.
+    owner: Option<usize>,
     id: String,
     method: &'static str,
     template: String,
@@ -51,6 +54,8 @@ impl Case {
 #[derive(Debug, Default)]
 struct Question {
     post: Option<usize>,
+    /// The number of the message that asked.
+    seq: Option<u64>,
     /// It was asked while its call rested.
     restless: bool,
     answers: usize,
@@ -67,8 +72,8 @@ type Written = (usize, Kind, Option<String>, usize);
 #[derive(Debug, Default)]
 struct Judge {
     cases: BTreeMap<usize, Case>,
-    /// Backend and principal of each session.
-    homes: BTreeMap<usize, usize>,
+    /// Backends and principal of each session.
+    homes: BTreeMap<usize, Home>,
     principals: BTreeMap<usize, &'static str>,
     /// The messages of servers about suspended calls.
     restless: BTreeSet<u64>,
@@ -87,9 +92,13 @@ struct Judge {
     /// cancelled.
     done: BTreeSet<(usize, u32, u64)>,
     questions: BTreeMap<(usize, u32, u64), Question>,
+    /// The question whose message is written next.
+    just_asked: Option<(usize, u32, u64)>,
     written: BTreeMap<u64, Written>,
-    repliers: BTreeMap<u64, usize>,
-    subscribed: BTreeSet<(usize, String)>,
+    /// The session of each answer, and the message that it answers, if its client has read one.
+    repliers: BTreeMap<u64, (usize, Option<u64>)>,
+    /// Sessions, with the backend and its resource.
+    subscribed: BTreeSet<(usize, usize, String)>,
     /// Which sessions were subscribed to the resource of an update when its server sent it.
     subscribers: BTreeMap<u64, BTreeSet<usize>>,
     /// The post that each call of a session is.
@@ -100,14 +109,19 @@ struct Judge {
     /// Sessions with a record: they bring their subscriptions along when they are opened once more.
     restored: BTreeSet<usize>,
     delivered: BTreeMap<usize, Vec<u64>>,
-    /// The last event and the last number of a server's message on each connection.
+    /// The last event on each connection, and the last number of a message of each server there.
     places: BTreeMap<usize, (u64, u64)>,
-    seqs: BTreeMap<usize, u64>,
+    seqs: BTreeMap<(usize, usize), u64>,
     /// Of each stream, which of the server's messages its events carried, but for questions: those
     /// may have been held back, and show nothing about what else the stream has carried.
     events: BTreeMap<(usize, u64, u64), u64>,
     gaps: BTreeSet<usize>,
-    notices: BTreeMap<usize, Option<u64>>,
+    /// The last notice of each server, on each GET stream.
+    notices: BTreeMap<usize, BTreeMap<usize, u64>>,
+    /// The member of an aggregate that each call of a session is for.
+    owners: BTreeMap<(usize, u64), usize>,
+    /// The members of the aggregate.
+    members: Vec<usize>,
     wrongs: Vec<String>,
 }
 
@@ -131,10 +145,10 @@ impl Judge {
         match fact {
             Fact::SessionOpened {
                 session,
-                backend,
+                home,
                 principal,
             } => {
-                self.homes.insert(*session, *backend);
+                self.homes.insert(*session, home.clone());
                 self.principals.insert(*session, principal);
             }
             Fact::SessionClosed { session } => {
@@ -152,12 +166,12 @@ impl Judge {
             }
             Fact::LinkUp { backend, .. } => {
                 // A new server knows only what living sessions subscribed to.
-                let (closed, refused, homes) = (&self.closed, &self.refused, &self.homes);
+                let (closed, refused) = (&self.closed, &self.refused);
                 let restored = &self.restored;
-                self.subscribed.retain(|(session, _)| {
+                self.subscribed.retain(|(session, at, _)| {
                     let is_refused = refused.contains(session) && !restored.contains(session);
                     let gone = closed.contains(session) || is_refused;
-                    !gone || homes.get(session) != Some(backend)
+                    !gone || at != backend
                 });
             }
             Fact::Numbered { session, post, call } => {
@@ -165,6 +179,7 @@ impl Judge {
             }
             Fact::GivenUp {
                 session,
+                backend,
                 call,
                 timed_out,
             } => {
@@ -176,8 +191,8 @@ impl Judge {
                         posted = posted.or(Some(case.posted));
                     }
                 }
-                if let Some(posted) = posted.filter(|_| *timed_out) {
-                    self.expect_replacement(at, *session, posted);
+                if let (Some(posted), Some(backend)) = (posted.filter(|_| *timed_out), backend) {
+                    self.expect_replacement(at, *backend, posted);
                 }
             }
             Fact::Hung { backend, epoch } => {
@@ -186,6 +201,7 @@ impl Judge {
             Fact::Posted {
                 session,
                 post,
+                owner,
                 id,
                 method,
                 template,
@@ -195,18 +211,20 @@ impl Judge {
             } => {
                 if *method == "resources/subscribe"
                     && !self.refused.contains(session)
+                    && let Some(owner) = owner
                     && let Some(uri) = template
                         .split(r#""uri":""#)
                         .nth(1)
                         .and_then(|rest| rest.split('"').next())
                 {
-                    self.subscribed.insert((*session, uri.into()));
+                    self.subscribed.insert((*session, *owner, uri.into()));
                 }
-                let due = at.after(self.first_limit(*session, limit.unwrap_or_default()));
+                let due = at.after(self.first_limit(*session, *owner, limit.unwrap_or_default()));
                 self.cases.insert(
                     *post,
                     Case {
                         session: *session,
+                        owner: *owner,
                         limit: *limit,
                         due,
                         id: id.clone(),
@@ -244,16 +262,20 @@ impl Judge {
                 }
                 self.places.insert(*connection, (*stream, *number));
                 let read = (*session, *stream, 0)..=(*session, *stream, *number);
-                let last = self.events.range(read).next_back().map(|(_, seq)| *seq);
-                if let Some(seq) = last {
-                    self.seqs.insert(*connection, seq);
+                let mut last: BTreeMap<usize, u64> = BTreeMap::new();
+                for (_, seq) in self.events.range(read) {
+                    let server = self.written.get(seq).map(|(backend, ..)| *backend);
+                    last.extend(server.map(|backend| (backend, *seq)));
+                }
+                for (backend, seq) in &last {
+                    self.seqs.insert((*connection, *backend), *seq);
                 }
                 if post.is_none() {
                     self.notices.insert(*connection, last);
                 }
             }
             Fact::Listened { connection, .. } => {
-                self.notices.insert(*connection, None);
+                self.notices.insert(*connection, BTreeMap::new());
             }
             Fact::ResumeRefused { post, why, .. } => {
                 let unread = post
@@ -299,7 +321,7 @@ impl Judge {
             }
             Fact::InputRead { post, nonce } => {
                 let owner = self.cases.get(post).map(|case| case.session);
-                let replier = self.repliers.get(nonce).copied();
+                let replier = self.repliers.get(nonce).map(|(replier, _)| *replier);
                 // A modern client answers for a task by another request than the one that began it.
                 let same = owner.zip(replier).is_some_and(|(owner, replier)| {
                     owner == replier || (owner >= FIRST && self.is_same_principal(owner, replier))
@@ -333,12 +355,16 @@ impl Judge {
                     let subscribers = self
                         .subscribed
                         .iter()
-                        .filter(|(_, what)| uri.starts_with(what.as_str()))
-                        .map(|(session, _)| *session);
+                        .filter(|(_, at, what)| at == backend && uri.starts_with(what.as_str()))
+                        .map(|(session, ..)| *session);
                     self.subscribers.insert(*seq, subscribers.collect());
                 }
                 if *kind == Kind::Question {
                     self.inquisitive.insert(*backend);
+                    let asked = self.just_asked.take();
+                    if let Some(question) = asked.and_then(|key| self.questions.get_mut(&key)) {
+                        question.seq = Some(*seq);
+                    }
                 }
                 // Progress names its call, so there is no excuse for it.
                 if *kind != Kind::Progress && self.rests(*post) {
@@ -368,6 +394,7 @@ impl Judge {
             } => {
                 let post = *post;
                 let restless = self.rests(post);
+                self.just_asked = Some((*backend, *epoch, *question));
                 self.questions.insert(
                     (*backend, *epoch, *question),
                     Question {
@@ -396,8 +423,49 @@ impl Judge {
             } => {
                 self.answer_read(at, (*backend, *epoch, *question), *nonce);
             }
-            Fact::Replied { session, nonce } => {
-                self.repliers.insert(*nonce, *session);
+            Fact::Replied { session, nonce, seq } => {
+                self.repliers.insert(*nonce, (*session, *seq));
+            }
+            Fact::Owned { session, call, owner } => {
+                self.owners.insert((*session, *call), *owner);
+            }
+            Fact::GivenCall {
+                session,
+                call,
+                backend,
+            } => {
+                // A member that is alone gets what no list has, and answers in its own words.
+                if self.members == [*backend] {
+                    self.owners.insert((*session, *call), *backend);
+                    self.readdress(*session, *call, *backend);
+                }
+                self.is_owner(at, (*session, *call), *backend, "was given");
+            }
+            Fact::GivenCancel {
+                session,
+                call,
+                backend,
+            } => self.is_owner(at, (*session, *call), *backend, "was asked to cancel"),
+            Fact::Routed {
+                session,
+                call,
+                backend,
+            } if self.members != [*backend] => {
+                self.is_owner(at, (*session, *call), *backend, "is named in the audit for")
+            }
+            Fact::Routed { .. } => {}
+            Fact::Attributed {
+                session,
+                seq,
+                backend,
+            } => {
+                let from = self.written.get(seq).map(|(backend, ..)| *backend);
+                if from != *backend {
+                    self.wrong(
+                        at,
+                        format!("session {session} read {seq} of member {from:?} as one of {backend:?}"),
+                    );
+                }
             }
             Fact::Delivered { session, seq } => self.delivered.entry(*session).or_default().push(*seq),
             Fact::ClientRead {
@@ -429,10 +497,11 @@ impl Judge {
                 // A session that its server has refused is subscribed to nothing, though its client
                 // does not know it.
                 if reason.as_deref() == Some("session_ended") && !self.restored.contains(session) {
-                    self.subscribed.retain(|(subscriber, _)| subscriber != session);
+                    self.subscribed.retain(|(subscriber, ..)| subscriber != session);
                 }
                 self.ended(at, *session, *post, body, reason.as_deref());
             }
+            Fact::Reloaded { members } => self.members.clone_from(members),
             Fact::Exceeded { what, found, limit } => {
                 self.wrong(at, format!("{what}: {found}, limit {limit}"))
             }
@@ -443,30 +512,53 @@ impl Judge {
 
     /// A server that hangs is replaced after one call that was sent to it and timed out, and a
     /// ping.
-    fn expect_replacement(&mut self, at: Moment, session: usize, posted: Moment) {
-        let Some(backend) = self.homes.get(&session) else {
-            return;
-        };
-        let hangs = self.hung.get(backend).is_some_and(|(_, since)| posted >= *since);
-        if hangs && !self.inquisitive.contains(backend) {
+    fn expect_replacement(&mut self, at: Moment, backend: usize, posted: Moment) {
+        let hangs = self.hung.get(&backend).is_some_and(|(_, since)| posted >= *since);
+        if hangs && !self.inquisitive.contains(&backend) {
             let by = at.after(limits().request_timeout + SLACK);
-            self.replaced_by.entry(*backend).or_insert(by);
+            self.replaced_by.entry(backend).or_insert(by);
+        }
+    }
+
+    /// A call is for another backend than its name tells, which reads other words.
+    fn readdress(&mut self, session: usize, call: u64, backend: usize) {
+        let post = self.numbers.get(&(session, call)).copied();
+        for (of, case) in &mut self.cases {
+            let is_it = Some(*of) == post || (session >= FIRST && case.session == session);
+            if is_it && case.owner != Some(backend) {
+                case.owner = Some(backend);
+                case.translated = true;
+            }
+        }
+    }
+
+    /// A call of a client of an aggregate concerns the member that owns what it names, and no other.
+    fn is_owner(&mut self, at: Moment, call: (usize, u64), backend: usize, did: &str) {
+        if let Some(owner) = self.owners.get(&call)
+            && *owner != backend
+        {
+            let what = format!("member {backend} {did} call {call:?}, which is for member {owner}");
+            self.wrong(at, what);
         }
     }
 
     /// Returns how long a call may take that was just sent, if its server sends nothing more: it
     /// may wait for a server that starts, and for an answer of its client to what the server wanted
     /// to know before.
-    fn first_limit(&self, session: usize, limit: Duration) -> Duration {
-        let home = self.homes.get(&session);
+    fn first_limit(&self, session: usize, owner: Option<usize>, limit: Duration) -> Duration {
         let is_asked = self.questions.iter().any(|((backend, ..), question)| {
-            Some(backend) == home && question.post.is_none() && question.answers == 0 && !question.withdrawn
+            Some(*backend) == owner && question.post.is_none() && question.answers == 0 && !question.withdrawn
         });
         let wait = match is_asked {
             true => limits().question_timeout + limit,
             false => limit,
         };
-        limits().start_timeout.max(wait) + limit + SLACK
+        // It may have to become known which members there are.
+        let ready = match self.homes.get(&session) {
+            Some(Home::Members(_)) => READY_TIMEOUT,
+            Some(Home::Backend(_)) | None => Duration::ZERO,
+        };
+        ready + limits().start_timeout.max(wait) + limit + SLACK
     }
 
     /// The time of the calls that fit starts anew after this wait.
@@ -487,15 +579,18 @@ impl Judge {
         let owner = post
             .and_then(|post| self.cases.get(&post))
             .map(|case| case.session);
+        let principals = &self.principals;
+        let is_related = |case: &Case| {
+            case.owner == Some(backend)
+                && owner.is_none_or(|owner| principals.get(&owner) == principals.get(&case.session))
+        };
         let related: BTreeSet<usize> = self
-            .homes
+            .cases
             .iter()
-            .filter(|(session, home)| {
-                **home == backend && owner.is_none_or(|owner| self.is_same_principal(owner, **session))
-            })
-            .map(|(session, _)| *session)
+            .filter(|(_, case)| case.limit.is_some() && case.endings.is_empty() && is_related(case))
+            .map(|(number, _)| *number)
             .collect();
-        self.extend(at, wait, |_, case| related.contains(&case.session));
+        self.extend(at, wait, |number, _| related.contains(&number));
     }
 
     /// Returns whether a message about a call can be taken for no other one's: its client waits for
@@ -510,11 +605,19 @@ impl Judge {
             return self.wrong(at, format!("post {post} was executed and never sent"));
         };
         case.executions.push(place);
-        let times = case.executions.len();
+        // What is for several members is executed by each of them.
+        let counted = |executed: &&(usize, u32, u64)| case.owner.is_some() || executed.0 == place.0;
+        let times = case.executions.iter().filter(counted).count();
         if let Some(limit) = case.limit {
             case.due = case.due.max(at.after(limit + SLACK));
         }
-        let home = self.homes.get(&case.session) == Some(&place.0);
+        let home = match case.owner {
+            Some(owner) => owner == place.0,
+            None => self
+                .homes
+                .get(&case.session)
+                .is_some_and(|home| home.has(place.0)),
+        };
         let expected = case.template.replace(ID, &place.2.to_string());
         let level = case.method == "logging/setLevel";
         let (translated, asked) = (case.translated, case.asked);
@@ -621,7 +724,7 @@ impl Judge {
         let Some((backend, kind, uri, attached)) = self.written.get(&seq).cloned() else {
             return self.wrong(at, format!("session {session} read {seq}, which no server wrote"));
         };
-        if self.homes.get(&session) != Some(&backend) {
+        if !self.homes.get(&session).is_some_and(|home| home.has(backend)) {
             self.wrong(at, format!("session {session} read another backend: {seq}"));
         }
         if question {
@@ -629,7 +732,7 @@ impl Judge {
             return;
         }
         self.events.insert((session, event.0, event.1), seq);
-        if let Some(before) = self.seqs.insert(connection, seq)
+        if let Some(before) = self.seqs.insert((connection, backend), seq)
             && before >= seq
         {
             self.wrong(at, format!("connection {connection} read {seq} after {before}"));
@@ -641,8 +744,11 @@ impl Judge {
             let subscribed = subscribers.contains(&session);
             // The only session there is receives everything, unless another principal may have
             // subscribed to it.
+            // A client of an aggregate leaves its members and comes back to them, which only the
+            // bridge knows.
             let strange = subscribers.iter().any(|other| {
-                self.homes.get(other) == Some(&backend) && !self.is_same_principal(*other, session)
+                self.homes.get(other) == Some(&Home::Backend(backend))
+                    && !self.is_same_principal(*other, session)
             });
             if !subscribed && (attached > 1 || strange) {
                 self.wrong(
@@ -657,7 +763,7 @@ impl Judge {
         {
             self.wrong(at, format!("both {other} and {principal} read {seq}"));
         }
-        self.no_gap(at, session, connection, seq);
+        self.no_gap(at, session, connection, backend, seq);
     }
 
     /// Returns whether a call is suspended, which it is while it carries an open question. A call
@@ -668,10 +774,9 @@ impl Judge {
         let Some(case) = post.and_then(|post| self.cases.get(&post)) else {
             return false;
         };
-        let home = self.homes.get(&case.session);
         self.questions
             .iter()
-            .any(|((backend, ..), one)| Some(backend) == home && one.answers == 0 && !one.withdrawn)
+            .any(|((backend, ..), one)| Some(*backend) == case.owner && one.answers == 0 && !one.withdrawn)
     }
 
     fn is_same_principal(&self, one: usize, other: usize) -> bool {
@@ -708,28 +813,32 @@ impl Judge {
     /// a session of the same principal if the call's own has gone, or if only another one has a
     /// call that could be meant.
     fn is_given_up(&self, post: Option<usize>, session: usize) -> bool {
-        post.and_then(|post| self.cases.get(&post))
-            .is_some_and(|case| case.given_up && self.is_same_principal(case.session, session))
+        // What is for several members has its answer at once.
+        post.and_then(|post| self.cases.get(&post)).is_some_and(|case| {
+            (case.given_up || case.owner.is_none()) && self.is_same_principal(case.session, session)
+        })
     }
 
-    /// Between two notices on one GET stream no other notice of the session is missing without a
-    /// mark.
-    fn no_gap(&mut self, at: Moment, session: usize, connection: usize, seq: u64) {
+    /// Between two notices of one server on one GET stream no other notice of it is missing without
+    /// a mark.
+    fn no_gap(&mut self, at: Moment, session: usize, connection: usize, backend: usize, seq: u64) {
         let Some(last) = self.notices.get_mut(&connection) else {
             return;
         };
-        let before = last.replace(seq);
-        let marked = self.gaps.remove(&connection);
-        let Some(before) = before.filter(|_| !marked) else {
+        if self.gaps.remove(&connection) {
+            last.clear();
+        }
+        let Some(before) = last.insert(backend, seq) else {
             return;
         };
+        let is_from_it = |seq: &u64| self.written.get(seq).is_some_and(|(from, ..)| *from == backend);
         let missing = self
             .delivered
             .get(&session)
             .and_then(|delivered| {
                 delivered
                     .iter()
-                    .find(|delivered| **delivered > before && **delivered < seq)
+                    .find(|one| **one > before && **one < seq && is_from_it(one))
             })
             .copied();
         if let Some(missing) = missing {
@@ -754,11 +863,24 @@ impl Judge {
             return;
         };
         let (answers, post, restless) = (question.answers, question.post, question.restless);
+        let asked = question.seq;
         if answers > 1 {
             self.wrong(at, format!("question {key:?} was answered {answers} times"));
         }
         let Some(nonce) = nonce else { return };
-        let replier = self.repliers.get(&nonce).copied();
+        let (replier, answered) = self
+            .repliers
+            .get(&nonce)
+            .map_or((None, None), |(replier, seq)| (Some(*replier), *seq));
+        // Roots are kept, so that a client need not tell them again.
+        if let (Some(asked), Some(answered), Some(_)) = (asked, answered, post)
+            && asked != answered
+        {
+            self.wrong(
+                at,
+                format!("question {key:?}, which is {asked}, was given the answer to {answered}"),
+            );
+        }
         let owner = post
             .and_then(|post| self.cases.get(&post))
             .map(|case| case.session);
@@ -775,7 +897,8 @@ impl Judge {
         if let Some(replier) = replier {
             self.no_stranger(at, post, replier, "answered");
         }
-        if replier.and_then(|session| self.homes.get(&session)) != Some(&key.0) {
+        let home = replier.and_then(|session| self.homes.get(&session));
+        if !home.is_some_and(|home| home.has(key.0)) {
             self.wrong(at, format!("question {key:?} was answered from another backend"));
         }
     }
@@ -807,8 +930,16 @@ impl Judge {
             let hung_up = case.hung_up.is_some_and(|left| {
                 answered.is_none_or(|at| at.since(left) > Duration::from_millis(20)) && !case.too_long
             });
+            // The answer of a member is not for a client of the aggregate that has just left.
+            let left_late = !case.answers.is_empty()
+                && matches!(self.homes.get(&case.session), Some(Home::Members(_)))
+                && case
+                    .endings
+                    .iter()
+                    .any(|(_, _, reason)| reason.as_deref() == Some("session_ended"));
             for place in &case.executions {
                 if (given_up || hung_up)
+                    && !left_late
                     && !self.epochs_down.contains(&(place.0, place.1))
                     && !self.cancels.contains(place)
                     && !self.done.contains(place)

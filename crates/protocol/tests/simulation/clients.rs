@@ -13,23 +13,27 @@ use protocol::session::{
 use protocol::version::{Era, Version};
 use serde_json::Value;
 
+use crate::aggregate::Target;
 use crate::dice::Dice;
-use crate::history::{Fact, ID};
-use crate::run::{Event, Mutation, SimulatedSession, SimulationRun, message, meta, session_limits, value_of};
+use crate::history::{Fact, Home, ID};
+use crate::members::{Addressed, Params, Wanted};
+use crate::run::{
+    CallLimits, Event, Mutation, SimulatedSession, SimulationRun, message, meta, session_limits, value_of,
+};
 use crate::server::URIS;
 
 /// Where a client sits: it opens one session after another.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    backend: usize,
+    target: Target,
     principal: &'static str,
     version: Version,
     accepts: Accepts,
     implicit: bool,
     era: Era,
     pub(crate) session: Option<usize>,
-    /// Questions it has read and not answered.
-    questions: Vec<u64>,
+    /// Questions it has read and not answered, with the numbers of their messages.
+    questions: Vec<(u64, Option<u64>)>,
     tasks: bool,
     /// What it declares that it can be asked (modern era).
     declares: Declares,
@@ -47,6 +51,7 @@ pub(crate) enum Declares {
 pub(crate) struct Post {
     id: String,
     token: Option<String>,
+    pub(crate) to: Addressed,
     opening: bool,
     /// Its client has read the answer.
     ended: bool,
@@ -81,7 +86,7 @@ const IDS: [&str; 7] = ["1", "1", "\"1\"", "7", "9007199254740993", "\"\"", "-3"
 impl Seat {
     pub(crate) fn new(at: usize, dice: &mut Dice, backends: usize) -> Self {
         Self {
-            backend: at % backends,
+            target: Target::Backend(at % backends),
             principal: ["alice", "alice", "bob"][dice.below(3)],
             version: [Version::V2025_11_25, Version::V2025_06_18][dice.below(2)],
             accepts: [Accepts::Both, Accepts::Both, Accepts::Json, Accepts::Events][dice.below(4)],
@@ -113,8 +118,12 @@ impl Seat {
     }
 
     /// Returns where it calls, its principal, and what it accepts.
-    pub(crate) fn traits(&self) -> (usize, &'static str, Accepts) {
-        (self.backend, self.principal, self.accepts)
+    pub(crate) fn traits(&self) -> (Target, &'static str, Accepts) {
+        (self.target, self.principal, self.accepts)
+    }
+
+    pub(crate) fn call_aggregate(&mut self) {
+        self.target = Target::Aggregate;
     }
 
     fn client(&self) -> Arc<Client> {
@@ -175,11 +184,12 @@ impl SimulationRun {
         let index = self.sessions.len();
         let key = SessionKey(index as u64);
         let one = &self.seats[seat];
-        let (backend, principal, accepts) = (one.backend, one.principal, one.accepts);
+        let (target, principal, accepts) = (one.target, one.principal, one.accepts);
         let (client, version, implicit) = (one.client(), one.version, one.implicit);
+        let home = self.home_of(target);
         self.note(Fact::SessionOpened {
             session: index,
-            backend,
+            home,
             principal,
         });
         self.seats[seat].session = Some(index);
@@ -188,8 +198,8 @@ impl SimulationRun {
             let (machine, ask) = Session::open_implicit(key, client, session_limits(), self.now, version);
             let hello = Hello::Implicit(version);
             self.sessions
-                .push(SimulatedSession::new(machine, backend, &ask, hello));
-            self.send_ask(backend, ask);
+                .push(SimulatedSession::new(machine, target, &ask, hello));
+            self.send_ask(target, ask);
             return self.call(seat, index);
         }
         let text = format!(
@@ -201,15 +211,43 @@ impl SimulationRun {
             Session::open(key, client, session_limits(), self.now, message(&text), accepts);
         let hello = Hello::Initialize(message(&text));
         self.sessions
-            .push(SimulatedSession::new(machine, backend, &ask, hello));
-        let post = self.post((index, accepts), "0", None, "initialize", text, true);
+            .push(SimulatedSession::new(machine, target, &ask, hello));
+        let to = self.addressed(target, None);
+        let post = self.post((index, accepts, to), "0", None, "initialize", text, true);
         self.connect(index, post, call);
-        self.send_ask(backend, ask);
+        self.send_ask(target, ask);
+    }
+
+    /// Returns the backends that a client there may receive something of.
+    pub(crate) fn home_of(&self, target: Target) -> Home {
+        match (target, &self.aggregate) {
+            (Target::Backend(backend), _) => Home::Backend(backend),
+            (Target::Aggregate, Some(aggregate)) => aggregate.home(),
+            (Target::Aggregate, None) => Home::Members(Vec::new()),
+        }
+    }
+
+    /// Returns the address of a request that goes there, and to this member of an aggregate.
+    pub(crate) fn addressed(&self, target: Target, owner: Option<usize>) -> Addressed {
+        match (target, &self.aggregate) {
+            (Target::Aggregate, Some(aggregate)) => aggregate.addressed(owner),
+            (Target::Aggregate, None) => Addressed::to_backend(0),
+            (Target::Backend(backend), _) => Addressed::to_backend(backend),
+        }
+    }
+
+    /// Returns whether the owner of a request speaks another era than its client, and how long it
+    /// may be silent.
+    pub(crate) fn terms(&self, to: &Addressed, era: Era, accepts: Accepts) -> (bool, Option<Duration>) {
+        match to.owner.and_then(|owner| self.backends.get(owner)) {
+            Some(backend) => (backend.era != Some(era), backend.call_limits.of_call(accepts)),
+            None => (true, CallLimits::Usual.of_call(accepts)),
+        }
     }
 
     fn post(
         &mut self,
-        (session, accepts): (usize, Accepts),
+        (session, accepts, to): (usize, Accepts, Addressed),
         id: &str,
         token: Option<String>,
         method: &'static str,
@@ -217,18 +255,19 @@ impl SimulationRun {
         opening: bool,
     ) -> usize {
         let post = self.posts.len();
+        let (translated, limit) = self.terms(&to, Era::Legacy, accepts);
+        let owner = to.owner;
         self.posts.push(Post {
             id: id.into(),
             token,
+            to,
             opening,
             ended: false,
         });
-        let backend = &self.backends[self.sessions[session].backend];
-        let translated = backend.era != Some(Era::Legacy);
-        let limit = backend.call_limits.of_call(accepts);
         self.note(Fact::Posted {
             session,
             post,
+            owner,
             id: id.into(),
             method,
             template,
@@ -242,23 +281,28 @@ impl SimulationRun {
     /// The same for a modern client, whose tokens its modern request knows.
     pub(crate) fn post_modern(
         &mut self,
-        (session, limit): (usize, Option<Duration>),
+        (session, accepts, to): (usize, Accepts, Addressed),
         id: &str,
         method: &'static str,
         template: String,
-        translated: bool,
         retry_of: Option<usize>,
     ) {
         let post = self.posts.len();
+        let (translated, limit) = self.terms(&to, Era::Modern, accepts);
+        // A retry is answered in other words than the first request.
+        let translated = translated || retry_of.is_some();
+        let owner = to.owner;
         self.posts.push(Post {
             id: id.into(),
             token: None,
+            to,
             opening: false,
             ended: false,
         });
         self.note(Fact::Posted {
             session,
             post,
+            owner,
             id: id.into(),
             method,
             template,
@@ -294,6 +338,52 @@ impl SimulationRun {
         let post = self.posts.len();
         let id = IDS[self.dice.below(IDS.len())];
         let token = self.dice.percent(50).then(|| format!("\"t{post}\""));
+        let target = self.sessions[session].target;
+        let Some(Wanted { method, params, to }) = self.want(target) else {
+            return;
+        };
+        let text = |params: &str, id: &str, token: Option<&str>| {
+            let token = token.map_or_else(String::new, |token| format!(r#","progressToken": {token}"#));
+            format!(
+                r#"{{"jsonrpc":"2.0","id": {id} ,"method":"{method}","params":{{{params}"_meta":{{"post":{post}{token}}}}}}}"#
+            )
+        };
+        let template = text(&params.read, ID, token.as_ref().map(|_| ID));
+        let sent = message(&text(&params.sent, id, token.as_deref()));
+        let accepts = self.seats[seat].accepts;
+        match self.sessions[session]
+            .machine
+            .handle_message(self.now, sent, accepts)
+        {
+            Ok(Accepted::Call { call, ask }) => {
+                self.serve(session);
+                if let (Target::Aggregate, Some(owner)) = (target, to.owner) {
+                    let call = call.0;
+                    self.note(Fact::Owned { session, call, owner });
+                }
+                self.post((session, accepts, to), id, token, method, template, false);
+                self.connect(session, post, call);
+                self.sessions[session].last_call = Some(ask.clone());
+                self.send_ask(target, ask);
+            }
+            Ok(Accepted::Noted(_) | Accepted::Answered(_)) => {
+                let what = format!("{method} was not taken as a request");
+                self.note(Fact::Wrong { what });
+            }
+            Err(session::Rejection::TooManyCalls) => {}
+            Err(refusal) => {
+                let what = format!("{method} was refused: {refusal:?}");
+                self.note(Fact::Wrong { what });
+            }
+        }
+    }
+
+    /// Returns what a client wants next of what it calls.
+    fn want(&mut self, target: Target) -> Option<Wanted> {
+        let backend = match target {
+            Target::Backend(backend) => backend,
+            Target::Aggregate => return Some(self.aggregate.as_ref()?.want(&mut self.dice)),
+        };
         let uri = URIS[self.dice.below(URIS.len())];
         let (method, params) = match self.dice.below(10) {
             0 => ("resources/subscribe", format!(r#""uri":"{uri}","#)),
@@ -308,36 +398,11 @@ impl SimulationRun {
                 r#""name":"t", "arguments":{"n":1.50e3,"é":"\u00e9"},"#.into(),
             ),
         };
-        let text = |id: &str, token: Option<&str>| {
-            let token = token.map_or_else(String::new, |token| format!(r#","progressToken": {token}"#));
-            format!(
-                r#"{{"jsonrpc":"2.0","id": {id} ,"method":"{method}","params":{{{params}"_meta":{{"post":{post}{token}}}}}}}"#
-            )
-        };
-        let template = text(ID, token.as_ref().map(|_| ID));
-        let sent = message(&text(id, token.as_deref()));
-        let accepts = self.seats[seat].accepts;
-        match self.sessions[session]
-            .machine
-            .handle_message(self.now, sent, accepts)
-        {
-            Ok(Accepted::Call { call, ask }) => {
-                self.serve(session);
-                self.post((session, accepts), id, token, method, template, false);
-                self.connect(session, post, call);
-                self.sessions[session].last_call = Some(ask.clone());
-                self.send_ask(self.sessions[session].backend, ask);
-            }
-            Ok(Accepted::Noted(_) | Accepted::Answered(_)) => {
-                let what = format!("{method} was not taken as a request");
-                self.note(Fact::Wrong { what });
-            }
-            Err(session::Rejection::TooManyCalls) => {}
-            Err(refusal) => {
-                let what = format!("{method} was refused: {refusal:?}");
-                self.note(Fact::Wrong { what });
-            }
-        }
+        Some(Wanted {
+            method,
+            params: Params::same(params),
+            to: Addressed::to_backend(backend),
+        })
     }
 
     /// Sends a message that has no answer.
@@ -346,7 +411,7 @@ impl SimulationRun {
             .machine
             .handle_message(self.now, message(text), Accepts::Both);
         match taken {
-            Ok(Accepted::Noted(Some(ask))) => self.send_ask(self.sessions[session].backend, ask),
+            Ok(Accepted::Noted(Some(ask))) => self.send_ask(self.sessions[session].target, ask),
             Ok(Accepted::Noted(None)) => {}
             Ok(Accepted::Call { .. } | Accepted::Answered(_)) | Err(_) => {
                 let what = format!("{text} was not just noted");
@@ -516,13 +581,13 @@ impl SimulationRun {
 
     fn answer_a_stranger(&mut self, session: usize) {
         let question = self.dice.below(12) as u64;
-        self.reply(session, question);
+        self.reply(session, (question, None));
     }
 
-    fn reply(&mut self, session: usize, question: u64) {
+    fn reply(&mut self, session: usize, (question, seq): (u64, Option<u64>)) {
         let nonce = self.next_nonce;
         self.next_nonce += 1;
-        self.note(Fact::Replied { session, nonce });
+        self.note(Fact::Replied { session, nonce, seq });
         self.send(
             session,
             &format!(r#"{{"jsonrpc":"2.0","id":{question},"result":{{"nonce":{nonce}}}}}"#),
@@ -551,7 +616,7 @@ impl SimulationRun {
         }
         self.note(Fact::SessionClosed { session });
         if let Some(ask) = self.sessions[session].machine.end() {
-            self.send_ask(self.sessions[session].backend, ask);
+            self.send_ask(self.sessions[session].target, ask);
         }
         self.serve(session);
     }
@@ -577,12 +642,16 @@ impl SimulationRun {
                     if matches!(*ask, Ask::Open { .. } | Ask::Restore { .. }) {
                         self.note(Fact::Reopened { session });
                     }
-                    self.send_ask(self.sessions[session].backend, *ask);
+                    self.send_ask(self.sessions[session].target, *ask);
                 }
                 session::Output::StateChanged(state) => self.sessions[session].record.state = *state,
                 session::Output::Ended(_) | session::Output::Line(_) => {}
             }
         }
+        let members = match self.sessions[session].target {
+            Target::Backend(_) => 1,
+            Target::Aggregate => self.backends.len(),
+        };
         let machine = &self.sessions[session].machine;
         let limits = session_limits();
         let streams = limits.calls + limits.listeners + 2 * limits.ended_streams;
@@ -596,7 +665,7 @@ impl SimulationRun {
             (
                 "questions of a session",
                 machine.open_questions(),
-                crate::run::limits().questions,
+                crate::run::limits().questions * members,
             ),
             (
                 "bytes held",
@@ -687,9 +756,12 @@ impl SimulationRun {
                 }
             }
             (Some(_), Some(question)) => {
+                let seq = meta(&value, "seq");
                 if let Some(seat) = self.seats.iter_mut().find(|seat| seat.session == Some(session)) {
-                    seat.questions.push(question);
+                    seat.questions.push((question, seq));
                 }
+                let named = value["params"]["_meta"]["rialto/member"].as_str();
+                self.attribute(session, self.sessions[session].target, seq, named);
             }
             (Some(_), None) => {}
         }
@@ -707,10 +779,15 @@ impl SimulationRun {
             return self.note(Fact::Wrong { what });
         };
         self.posts[post].ended = true;
+        let to = self.posts[post].to.clone();
+        if to.target == Target::Aggregate {
+            reason = reason.or_else(|| self.read_own_answer(&to, &value));
+        }
+        let body = Self::unmarked(&to, &String::from_utf8_lossy(body));
         self.note(Fact::Ended {
             session,
             post,
-            body: String::from_utf8_lossy(body).into_owned(),
+            body,
             reason,
         });
         if self.posts[post].opening && value.get("result").is_none() {

@@ -13,7 +13,7 @@ pub(crate) const ID: &str = "\u{1}";
 pub(crate) enum Fact {
     SessionOpened {
         session: usize,
-        backend: usize,
+        home: Home,
         principal: &'static str,
     },
     SessionClosed {
@@ -21,11 +21,13 @@ pub(crate) enum Fact {
     },
     /// The gateway was ended and started again.
     GatewayRestarted,
-    /// A client sent a request. `template` is its text with [`ID`] for the id and the progress
-    /// token.
+    /// A client sent a request. `template` is the text that its server is to read, with [`ID`] for
+    /// the id and the progress token.
     Posted {
         session: usize,
         post: usize,
+        /// The backend that it is for; `None` if Rialto answers it, or gives it to several.
+        owner: Option<usize>,
         id: String,
         method: &'static str,
         template: String,
@@ -53,6 +55,8 @@ pub(crate) enum Fact {
     /// The bridge ended a call without an answer of the server.
     GivenUp {
         session: usize,
+        /// The backend that had it, if one had.
+        backend: Option<usize>,
         call: u64,
         /// Its server was silent for too long.
         timed_out: bool,
@@ -135,10 +139,12 @@ pub(crate) enum Fact {
         question: u64,
         nonce: Option<u64>,
     },
-    /// A client answered what it took for a question to it.
+    /// A client answered what it took for a question to it: the message with this number, if it has
+    /// read one.
     Replied {
         session: usize,
         nonce: u64,
+        seq: Option<u64>,
     },
     /// The bridge handed a notice to a session.
     Delivered {
@@ -174,6 +180,40 @@ pub(crate) enum Fact {
     GapRead {
         connection: usize,
     },
+    /// A call of a client of an aggregate, by its number in its session, is for this member alone.
+    Owned {
+        session: usize,
+        call: u64,
+        owner: usize,
+    },
+    /// A member of an aggregate was given a call of a client.
+    GivenCall {
+        session: usize,
+        call: u64,
+        backend: usize,
+    },
+    /// A member of an aggregate was asked to cancel one.
+    GivenCancel {
+        session: usize,
+        call: u64,
+        backend: usize,
+    },
+    /// The audit of an aggregate names this member for a call.
+    Routed {
+        session: usize,
+        call: u64,
+        backend: usize,
+    },
+    /// A client of an aggregate read a message which names the member that it is from.
+    Attributed {
+        session: usize,
+        seq: u64,
+        backend: Option<usize>,
+    },
+    /// An aggregate has these members from now on.
+    Reloaded {
+        members: Vec<usize>,
+    },
     LinkDown {
         backend: usize,
         epoch: u32,
@@ -202,6 +242,23 @@ pub(crate) enum Fact {
     Wrong {
         what: String,
     },
+}
+
+/// The backends that a session may receive something of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Home {
+    Backend(usize),
+    /// The members of an aggregate, those of every reload together.
+    Members(Vec<usize>),
+}
+
+impl Home {
+    pub(crate) fn has(&self, backend: usize) -> bool {
+        match self {
+            Self::Backend(home) => *home == backend,
+            Self::Members(members) => members.contains(&backend),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

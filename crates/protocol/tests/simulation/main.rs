@@ -4,13 +4,15 @@
 //! `RIALTO_SIMULATION_SEEDS=n` runs n seeds instead of 1,000, from 0 or from
 //! `RIALTO_SIMULATION_FIRST`; `RIALTO_SIMULATION_SEED=s` runs one and prints its history. `cargo
 //! xtask simulate` sets all three. Some clients and some servers are of the modern era, in every
-//! combination. The judge in `simulation/check.rs` knows nothing of the machines: it reads what
-//! happened at the edges.
+//! combination. Every fourth run has an aggregate of up to four members, which clients of both eras
+//! call beside the members themselves. The judge in `simulation/check.rs` knows nothing of the
+//! machines: it reads what happened at the edges.
 #![expect(
     clippy::disallowed_methods,
     reason = "a test takes its seeds from outside, and uses every core"
 )]
 
+mod aggregate;
 mod check;
 mod clients;
 #[path = "../properties/corpus.rs"]
@@ -18,9 +20,8 @@ mod corpus;
 mod dice;
 mod eras;
 mod history;
-mod listens;
+mod members;
 mod modern_requests;
-mod property;
 mod run;
 mod server;
 mod tasks;
@@ -191,6 +192,30 @@ fn calls_repeated_after_a_restart_of_the_gateway_are_noticed() {
 }
 
 #[test]
+fn a_call_to_another_member_is_noticed() {
+    is_caught_as(Mutation::CallAnother, &["was given call"]);
+}
+
+#[test]
+fn a_cancellation_of_every_member_is_noticed() {
+    is_caught_within(Mutation::CancelEverywhere, &["was asked to cancel call"], 300);
+}
+
+#[test]
+fn an_answer_to_another_member_is_noticed() {
+    is_caught_within(
+        Mutation::AnswerAnother,
+        &["was never answered", "was given the answer to"],
+        300,
+    );
+}
+
+#[test]
+fn a_name_that_depends_on_other_members_is_noticed() {
+    is_caught_as(Mutation::NumberNames, &["was shown as"]);
+}
+
+#[test]
 fn a_log_line_that_extends_every_call_is_noticed() {
     is_caught_within(Mutation::RestartEveryClock, &["too late"], 1000);
 }
@@ -207,13 +232,13 @@ proptest::proptest! {
 
     #[test]
     fn the_promises_hold_for_random_tapes(tape in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400)) {
-        property::holds(&tape);
+        run::holds(&tape);
     }
 }
 
 #[test]
 fn the_promises_hold_for_the_corpus() {
-    corpus::each("conversation", property::holds);
+    corpus::each("conversation", run::holds);
 }
 
 #[test]
@@ -252,6 +277,7 @@ fn the_simulation_reaches_every_corner() {
                 Fact::SessionOpened { principal, .. } => format!("session of {principal}"),
                 Fact::LinkDown { .. } => "crash".into(),
                 Fact::CancelRead { .. } => "cancel read".into(),
+                Fact::Reloaded { members } => format!("reload with {} members", members.len()),
                 Fact::Withdrew { .. } => "withdrawal".into(),
                 Fact::ClientRead {
                     seq: Some(_),
@@ -305,6 +331,16 @@ fn the_simulation_reaches_every_corner() {
         "read about a call",
         "read a notice",
         "server wrote Updated",
+        "listed",
+        "unknown name",
+        "member away",
+        "reloaded",
+        "GivenCall",
+        "GivenCancel",
+        "Routed",
+        "Attributed",
+        "reload with 1 members",
+        "reload with 4 members",
     ];
     if from_environment("RIALTO_SIMULATION_COUNTS").is_some() {
         writeln!(std::io::stdout().lock(), "{seen:#?}").expect("stdout is there");

@@ -11,18 +11,24 @@ use protocol::client_face::modern::{self, Classified};
 use protocol::exchange::{Principal, Tell};
 use protocol::modern_request::{self, Answer, ModernRequest, Reading};
 use protocol::time::Moment;
-use protocol::version::Era;
 use serde_json::Value;
 
+use crate::aggregate::Target;
 use crate::clients::Declares;
 use crate::history::{Fact, ID};
-use crate::listens::Listen;
+use crate::members::{Addressed, Params, Wanted};
 use crate::run::{Event, SimulationRun, message, meta, value_of};
+use crate::server::URIS;
 use crate::tasks::TaskUse;
 
 /// Modern requests are sessions to a backend. In the history their numbers distinguish them from
 /// those of clients.
 pub(crate) const FIRST: usize = 1_000_000;
+
+/// The state that Rialto gives the clients of a legacy server that asks.
+const SEALED: &str = "sealed";
+/// The number of the one call of a modern request, in its session.
+const MAIN_CALL: u64 = 1;
 
 /// How long a modern request waits for its client.
 const PARKED_FOR: Duration = Duration::from_secs(20);
@@ -34,7 +40,10 @@ const SIBLINGS: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct ModernCall {
     seat: usize,
-    pub(crate) backend: usize,
+    pub(crate) to: Addressed,
+    /// Its first request, for those that come back to it.
+    method: &'static str,
+    params: Params,
     modern_request: ModernRequest,
     /// The first request, and the one that is attached or was last.
     root: usize,
@@ -47,7 +56,8 @@ pub(crate) struct ModernCall {
     round: Option<u32>,
     connection: usize,
     events: u64,
-    keys: Vec<String>,
+    /// What it was asked, with the numbers of the messages.
+    keys: Vec<(String, Option<u64>)>,
     pub(crate) listen: Option<Listen>,
     look: Option<TaskUse>,
     pub(crate) tells: VecDeque<Tell>,
@@ -139,7 +149,7 @@ impl SimulationRun {
         &mut self,
         method: &str,
         post: usize,
-        extra: &str,
+        params: &Params,
         seat: usize,
     ) -> (String, String, Option<String>, String) {
         let mut capabilities = Capabilities::ALL_JSON.trim_end_matches('}').to_owned();
@@ -156,45 +166,59 @@ impl SimulationRun {
         }
         let id = ["1", "\"1\"", "7", "\"\""][self.dice.below(4)].to_owned();
         let token = self.dice.percent(50).then(|| format!("\"t{post}\""));
-        let text = |id: &str, token: Option<&str>| {
+        let text = |params: &str, id: &str, token: Option<&str>| {
             let token = token.map_or_else(String::new, |token| format!(r#","progressToken": {token}"#));
             format!(
-                r#"{{"jsonrpc":"2.0","id": {id} ,"method":"{method}","params":{{"name":"t", {extra}"_meta":{{"post":{post}{token},"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{capabilities}}}}}}}"#,
+                r#"{{"jsonrpc":"2.0","id": {id} ,"method":"{method}","params":{{{params}"_meta":{{"post":{post}{token},"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{capabilities}}}}}}}"#,
             )
         };
-        let template = text(ID, token.as_ref().map(|_| ID));
-        let sent = text(&id, token.as_deref());
+        let template = text(&params.read, ID, token.as_ref().map(|_| ID));
+        let sent = text(&params.sent, &id, token.as_deref());
         (sent, id, token, template)
     }
 
     fn start_one(&mut self, seat: usize) {
-        let method = ["tools/call", "tools/call", "tools/call", "tools/list"][self.dice.below(4)];
+        let wanted = match (self.seats[seat].traits().0, &self.aggregate) {
+            (Target::Backend(backend), _) => Wanted {
+                method: ["tools/call", "tools/call", "tools/call", "tools/list"][self.dice.below(4)],
+                params: Params::same(r#""name":"t", "arguments":{"n":1.50e3},"#),
+                to: Addressed::to_backend(backend),
+            },
+            (Target::Aggregate, Some(aggregate)) => aggregate.want_modern(&mut self.dice),
+            (Target::Aggregate, None) => return,
+        };
         let classified = Classified::Call { retry: false };
-        self.start_for(seat, method, r#""arguments":{"n":1.50e3},"#, classified, None);
+        self.start_for(seat, wanted, classified, None);
     }
 
     /// Sends a request. Returns its modern request and its id.
     pub(crate) fn start_for(
         &mut self,
         seat: usize,
-        method: &'static str,
-        extra: &str,
+        wanted: Wanted,
         classified: Classified,
         look: Option<TaskUse>,
     ) -> (usize, String) {
-        let (backend, principal, accepts) = self.seats[seat].traits();
+        let Wanted { method, params, to } = wanted;
+        let (target, principal, accepts) = self.seats[seat].traits();
         let index = self.modern_calls.len();
         let post = self.posts.len();
-        let (sent, id, token, template) = self.modern_text(method, post, extra, seat);
+        let (sent, id, token, template) = self.modern_text(method, post, &params, seat);
         let session = FIRST + index;
+        let home = self.home_of(target);
         self.note(Fact::SessionOpened {
             session,
-            backend,
+            home,
             principal,
         });
-        let translated = self.backends[backend].era != Some(Era::Modern);
-        let limit = self.backends[backend].call_limits.of_call(accepts);
-        self.post_modern((session, limit), &id, method, template, translated, None);
+        if let (Target::Aggregate, Some(owner)) = (target, to.owner) {
+            self.note(Fact::Owned {
+                session,
+                call: MAIN_CALL,
+                owner,
+            });
+        }
+        self.post_modern((session, accepts, to.clone()), &id, method, template, None);
         let sent = message(&sent);
         let client = Arc::new(modern::client(&sent, Principal::named(principal)));
         let key = protocol::exchange::SessionKey(session as u64);
@@ -202,7 +226,9 @@ impl SimulationRun {
         let connection = self.new_connection();
         self.modern_calls.push(ModernCall {
             seat,
-            backend,
+            to,
+            method,
+            params,
             modern_request,
             root: post,
             post,
@@ -219,15 +245,16 @@ impl SimulationRun {
             tells_at: Moment::START,
         });
         for ask in asks {
-            self.send_ask(backend, ask);
+            self.send_ask(target, ask);
         }
         (index, id)
     }
 
-    /// Returns the backend of a modern request, and its principal.
-    pub(crate) fn trip_home(&self, at: usize) -> (usize, &'static str) {
-        let modern_call = &self.modern_calls[at];
-        (modern_call.backend, self.seats[modern_call.seat].traits().1)
+    /// Returns where a modern request goes, to which backend, and its principal.
+    pub(crate) fn trip_home(&self, at: usize) -> (Target, usize, &'static str) {
+        let ModernCall { to, seat, .. } = &self.modern_calls[at];
+        let principal = self.seats[*seat].traits().1;
+        (to.target, to.owner.unwrap_or_default(), principal)
     }
 
     /// Comes back to a round that was answered, given up or has ended: nothing may come of it.
@@ -240,8 +267,9 @@ impl SimulationRun {
             return;
         }
         let post = self.posts.len();
-        let extra = r#""arguments":{"n":1.50e3},"inputResponses":{},"#;
-        let (sent, _, _, _) = self.modern_text("tools/call", post, extra, seat);
+        let ModernCall { method, params, .. } = &self.modern_calls[at];
+        let (method, params) = (*method, params.and(r#""inputResponses":{},"#));
+        let (sent, _, _, _) = self.modern_text(method, post, &params, seat);
         let accepts = self.seats[seat].traits().2;
         let now = self.now;
         if self.modern_calls[at]
@@ -265,28 +293,33 @@ impl SimulationRun {
         let changed = self.dice.percent(5);
         let post = self.posts.len();
         let mut answers = Vec::new();
-        for key in self.modern_calls[at].keys.clone() {
+        for (key, seq) in self.modern_calls[at].keys.clone() {
             if self.dice.percent(85) {
                 let nonce = self.next_nonce;
                 self.next_nonce += 1;
-                answers.push((key, nonce));
+                answers.push((key, nonce, seq));
             }
         }
         let responses: Vec<String> = answers
             .iter()
-            .map(|(key, nonce)| {
+            .map(|(key, nonce, _)| {
                 let sampled = r#""role":"assistant","content":{},"model":"m""#;
                 format!(r#""{key}":{{"action":"accept","roots":[],{sampled},"nonce":{nonce}}}"#)
             })
             .collect();
-        let arguments = if changed { r#"{"n":2}"# } else { r#"{"n":1.50e3}"# };
-        let extra = format!(
-            r#""arguments":{arguments},"inputResponses":{{{}}},"#,
-            responses.join(",")
-        );
-        let method = if other { "prompts/get" } else { "tools/call" };
+        let ModernCall { method, params, .. } = &self.modern_calls[at];
+        let changed_params = params.changed().filter(|_| changed);
+        let changed = changed_params.is_some();
+        let params = changed_params.as_ref().unwrap_or(params);
+        let params = params.and(&format!(r#""inputResponses":{{{}}},"#, responses.join(",")));
+        let own_method = *method;
+        let method = match (other, own_method) {
+            (false, method) => method,
+            (true, "prompts/get") => "tools/call",
+            (true, _) => "prompts/get",
+        };
         let seat = self.modern_calls[at].seat;
-        let (sent, id, token, template) = self.modern_text(method, post, &extra, seat);
+        let (sent, id, token, template) = self.modern_text(method, post, &params, seat);
         let accepts = self.seats[seat].traits().2;
         let (stale, other) = (stale, other || changed);
         let asked = if stale { round - 1 } else { round };
@@ -303,20 +336,21 @@ impl SimulationRun {
                 what: format!("a retry was refused: {refusal:?}"),
             }),
             Ok(asks) => {
-                let (root, backend) = (self.modern_calls[at].root, self.modern_calls[at].backend);
+                let (root, to) = (self.modern_calls[at].root, self.modern_calls[at].to.clone());
+                let target = to.target;
                 // The questions that are left wait anew, for those that the answers lead to.
                 if answers.len() < self.modern_calls[at].keys.len() {
                     self.modern_calls[at].asked_at.get_or_insert(now);
                 }
-                for (_, nonce) in answers {
+                for (_, nonce, seq) in answers {
                     self.note(Fact::Replied {
                         session: FIRST + at,
                         nonce,
+                        seq,
                     });
                 }
-                let limit = self.backends[backend].call_limits.of_call(accepts);
-                let state = (FIRST + at, limit);
-                self.post_modern(state, &id, "tools/call", template, true, Some(root));
+                let state = (FIRST + at, accepts, to);
+                self.post_modern(state, &id, own_method, template, Some(root));
                 let connection = self.new_connection();
                 let modern_call = &mut self.modern_calls[at];
                 modern_call.state = ModernCallState::Waiting;
@@ -326,7 +360,7 @@ impl SimulationRun {
                 modern_call.events = 0;
                 modern_call.keys.clear();
                 for ask in asks {
-                    self.send_ask(backend, ask);
+                    self.send_ask(target, ask);
                 }
             }
         }
@@ -362,7 +396,7 @@ impl SimulationRun {
         while let Some(output) = self.modern_calls[at].modern_request.poll_output() {
             match output {
                 modern_request::Output::Wake => self.poll_modern_request(at),
-                modern_request::Output::Ask(ask) => self.send_ask(self.modern_calls[at].backend, ask),
+                modern_request::Output::Ask(ask) => self.send_ask(self.modern_calls[at].to.target, ask),
                 modern_request::Output::Ended(_) => {}
             }
         }
@@ -416,7 +450,7 @@ impl SimulationRun {
                 });
             }
             let until = self.now.after(PARKED_FOR);
-            let asked = self.modern_calls[at].modern_request.park("sealed", until);
+            let asked = self.modern_calls[at].modern_request.park(SEALED, until);
             let body = asked.expect("the questions are due");
             self.modern_calls[at].state = ModernCallState::Parked { round, until };
             self.modern_calls[at].round = Some(round);
@@ -470,27 +504,43 @@ impl SimulationRun {
         if self.modern_calls[at].listen.is_some() {
             reason = reason.or(Some("listen closed".into()));
         }
+        let to = self.modern_calls[at].to.clone();
+        if to.target == Target::Aggregate {
+            reason = reason.or_else(|| self.read_own_answer(&to, &value));
+            if value["result"]["isError"] == true {
+                // No server here sends this; it is how the call of a tool ends whose member is away.
+                reason = Some("member away".into());
+            }
+        }
         let task_asks = look.is_some() && value["result"]["inputRequests"].is_object();
         if task_asks {
             for question in value["result"]["inputRequests"].as_object().into_iter().flatten() {
                 let (seq, post) = sent_by(question.1);
                 self.note_received(at, seq, post);
+                self.attribute(FIRST + at, to.target, seq, member_of(question.1).as_deref());
             }
         }
-        if asks && self.backends[self.modern_calls[at].backend].era == Some(Era::Legacy) {
+        // The state of a modern server's own questions is another.
+        if asks && value["result"]["requestState"] == SEALED {
             reason = Some("input_required".into());
             let questions = value["result"]["inputRequests"]
                 .as_object()
                 .cloned()
                 .unwrap_or_default();
-            self.modern_calls[at].keys = questions.keys().cloned().collect();
+            let keys = questions.iter();
+            self.modern_calls[at].keys = keys
+                .map(|(key, question)| (key.clone(), sent_by(question).0))
+                .collect();
             for question in questions.values() {
                 let (seq, post) = sent_by(question);
                 self.note_received(at, seq, post);
+                if question["method"] == "elicitation/create" {
+                    self.attribute(FIRST + at, to.target, seq, member_of(question).as_deref());
+                }
             }
         }
         let post = self.modern_calls[at].post;
-        let body = String::from_utf8_lossy(body).into_owned();
+        let body = Self::unmarked(&to, &String::from_utf8_lossy(body));
         self.note(Fact::Ended {
             session: FIRST + at,
             post,
@@ -500,9 +550,115 @@ impl SimulationRun {
     }
 }
 
+// Listens: clients must receive what they asked for, marked as theirs, after an acknowledgement.
+
+/// The number of the first call of a listen, in its session.
+const FIRST_RESOURCE: u64 = 2;
+
+/// What a client listens for.
+#[derive(Debug)]
+pub(crate) struct Listen {
+    id: Value,
+    lists: bool,
+    uris: Vec<String>,
+    acknowledged: bool,
+}
+
+impl SimulationRun {
+    pub(crate) fn modern_client_listens(&mut self, seat: usize) {
+        let lists = self.dice.percent(60);
+        let own: Vec<usize> = (0..URIS.len()).filter(|_| self.dice.percent(40)).collect();
+        let (target, ..) = self.seats[seat].traits();
+        let (to, owners, uris) = match (target, &self.aggregate) {
+            (Target::Aggregate, Some(aggregate)) => {
+                let mut owners = Vec::new();
+                let mut shown = Vec::new();
+                for at in own {
+                    let owner = self.dice.pick(&aggregate.shown).copied().unwrap_or_default();
+                    owners.push(owner);
+                    shown.push(aggregate.shown_uri(owner, aggregate.uris(owner)[at]));
+                }
+                (aggregate.addressed(None), owners, shown)
+            }
+            (Target::Aggregate, None) => return,
+            (Target::Backend(backend), _) => {
+                let uris = own.into_iter().map(|at| URIS[at].to_owned()).collect();
+                (Addressed::to_backend(backend), Vec::new(), uris)
+            }
+        };
+        let named: Vec<String> = uris.iter().map(|uri| format!(r#""{uri}""#)).collect();
+        let params = Params::same(format!(
+            r#""name":"t", "notifications":{{"toolsListChanged":{lists},"resourceSubscriptions":[{}]}},"#,
+            named.join(",")
+        ));
+        let wanted = Wanted {
+            method: "subscriptions/listen",
+            params,
+            to,
+        };
+        let (at, id) = self.start_for(seat, wanted, Classified::Listen, None);
+        // Its resources are asked for one by one, in their order.
+        for (place, owner) in owners.into_iter().enumerate() {
+            self.note(Fact::Owned {
+                session: FIRST + at,
+                call: FIRST_RESOURCE + place as u64,
+                owner,
+            });
+        }
+        self.modern_calls[at].listen = Some(Listen {
+            id: serde_json::from_str(&id).unwrap_or_default(),
+            lists,
+            uris,
+            acknowledged: false,
+        });
+    }
+
+    /// Ends every listen, as a gateway does that is shut down.
+    pub(crate) fn dismiss_listens(&mut self) {
+        for at in 0..self.modern_calls.len() {
+            if self.modern_calls[at].listen.is_some() {
+                self.modern_calls[at].dismiss();
+                self.serve_modern_request(at);
+            }
+        }
+    }
+
+    /// Judges an event of a listen.
+    pub(crate) fn listen_received(&mut self, at: usize, value: &Value) {
+        let Some(listen) = &mut self.modern_calls[at].listen else {
+            return;
+        };
+        let params = &value["params"];
+        let mark = &params["_meta"]["io.modelcontextprotocol/subscriptionId"];
+        let asked_for = match value["method"].as_str() {
+            Some("notifications/subscriptions/acknowledged") => {
+                !std::mem::replace(&mut listen.acknowledged, true)
+            }
+            Some("notifications/tools/list_changed") => listen.acknowledged && listen.lists,
+            Some("notifications/resources/updated") => {
+                let uri = params["uri"].as_str().unwrap_or_default();
+                listen.acknowledged && listen.uris.iter().any(|asked| uri.starts_with(asked.as_str()))
+            }
+            _ => false,
+        };
+        if !asked_for || *mark != listen.id {
+            let what = format!("a listen {:?} received {value}", listen.id);
+            self.note(Fact::Wrong { what });
+        }
+    }
+}
+
+/// Returns the name of the member whose title stands before the text of a question.
+fn member_of(question: &Value) -> Option<String> {
+    let text = question["params"]["message"].as_str()?;
+    let (title, _) = text.strip_prefix('[')?.split_once("] ")?;
+    Some(title.replace('M', "m"))
+}
+
 /// Reads the number of a question from its text, for clients that get it without `_meta`.
 fn sent_by(question: &Value) -> (Option<u64>, Option<usize>) {
     let text = question["params"]["message"].as_str().unwrap_or_default();
+    let text = text.split_once("] ").map_or(text, |(_, text)| text);
     let mut words = text.split(' ').map(|word| word.parse::<u64>().ok());
     (
         words.next().flatten(),

@@ -21,9 +21,10 @@ use protocol::time::{Moment, earliest};
 use protocol::version::Era;
 use serde_json::Value;
 
+use crate::aggregate::{Aggregate, READERS, Target};
 use crate::clients::{Connection, Post, Seat};
 use crate::dice::Dice;
-use crate::eras::Speaks;
+use crate::eras::{LastClient, Speaks};
 use crate::history::{Fact, History};
 use crate::modern_requests::{self, ModernCall};
 use crate::server::{Act, Server, Written};
@@ -52,6 +53,14 @@ pub(crate) enum Mutation {
     RestartEveryClock,
     /// After a restart of the gateway the last call of each session is sent again.
     RepeatCallsAfterRestart,
+    /// A call goes to another member than the one that owns its name.
+    CallAnother,
+    /// Every member is asked to cancel a call.
+    CancelEverywhere,
+    /// The answer to a question goes to another member than the one that asked.
+    AnswerAnother,
+    /// Names get a number as soon as an aggregate has a second member.
+    NumberNames,
 }
 
 /// Which time limits the calls of a backend have.
@@ -112,13 +121,27 @@ pub(crate) enum Event {
     /// The questions for the client of a modern request are due.
     Questions(usize),
     Unpause(usize),
+    ConversationAsk(SessionKey),
+    ConversationTell(SessionKey),
+    ReaderTell(usize),
+    /// A member gave no instance for a client that needs one.
+    LoseMember(SessionKey, usize),
+    Reload,
     /// The gateway ends at once, with its servers, and is started again.
     RestartGateway,
     Tick,
 }
 
+/// What a run has beside plain destinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BackendState {
+enum Setting {
+    Plain,
+    /// An aggregate of up to four members.
+    Aggregate,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BackendState {
     Stopped,
     Starting,
     Up,
@@ -141,6 +164,8 @@ pub(crate) struct Backend {
     pub(crate) verdict: Option<Era>,
     /// What its tool declares about tasks, if it has such.
     tasks: Option<&'static str>,
+    /// It is a member of an aggregate, and offers prompts, and tools that change.
+    is_member: bool,
     state: BackendState,
     server: Option<Server>,
     epoch: u32,
@@ -159,7 +184,7 @@ pub(crate) struct Backend {
 #[derive(Debug)]
 pub(crate) struct SimulatedSession {
     pub(crate) machine: Session,
-    pub(crate) backend: usize,
+    pub(crate) target: Target,
     pub(crate) closed: bool,
     /// What is written down of it.
     pub(crate) record: SessionRecord,
@@ -178,6 +203,7 @@ pub(crate) struct SimulationRun {
     pub(crate) history: History,
     pub(crate) mutation: Option<Mutation>,
     pub(crate) backends: Vec<Backend>,
+    pub(crate) aggregate: Option<Aggregate>,
     pub(crate) seats: Vec<Seat>,
     pub(crate) sessions: Vec<SimulatedSession>,
     pub(crate) posts: Vec<Post>,
@@ -188,10 +214,10 @@ pub(crate) struct SimulationRun {
     /// Tasks that clients were given.
     pub(crate) given: Vec<ClientTask>,
     pub(crate) next_connection: usize,
-    /// Clients that come when all is calm, and whether they were welcomed.
-    pub(crate) last_clients: BTreeMap<SessionKey, bool>,
-    /// Questions that clients were asked and have not answered.
-    asked: BTreeSet<(SessionKey, QuestionKey)>,
+    /// Clients that come when all is calm.
+    pub(crate) last_clients: BTreeMap<SessionKey, LastClient>,
+    /// Questions of backends that clients were asked and have not answered.
+    asked: BTreeSet<(usize, SessionKey, QuestionKey)>,
     agenda: BTreeMap<(Moment, u64), Event>,
     next_entry: u64,
     server_seq: u64,
@@ -248,9 +274,13 @@ pub(crate) fn session_limits() -> session::Limits {
 }
 
 impl SimulationRun {
-    /// In every third run the gateway is restarted.
+    /// In every third run the gateway is restarted, and every fourth has an aggregate.
     pub(crate) fn new(seed: u64, mutation: Option<Mutation>) -> Self {
-        let mut run = Self::with_dice(Dice::new(seed), mutation);
+        let setting = match seed % 4 {
+            1 => Setting::Aggregate,
+            _ => Setting::Plain,
+        };
+        let mut run = Self::with_dice(Dice::new(seed), mutation, setting);
         if seed % 3 == 2 {
             let after = Duration::from_millis(2_000 + seed * 677 % 16_000);
             run.plan(after, Event::RestartGateway);
@@ -261,22 +291,42 @@ impl SimulationRun {
     /// Returns a run in which these bytes decide what happens, and a fixed seed once they are used
     /// up.
     pub(crate) fn on_tape(tape: &[u8]) -> Self {
-        Self::with_dice(Dice::on_tape(tape), None)
+        Self::with_dice(Dice::on_tape(tape), None, Setting::Plain)
     }
 
-    fn with_dice(mut dice: Dice, mutation: Option<Mutation>) -> Self {
-        let backends = (0..1 + dice.below(2))
+    /// The same with an aggregate.
+    pub(crate) fn on_tape_with_an_aggregate(tape: &[u8]) -> Self {
+        Self::with_dice(Dice::on_tape(tape), None, Setting::Aggregate)
+    }
+
+    fn with_dice(mut dice: Dice, mutation: Option<Mutation>, setting: Setting) -> Self {
+        let most = match setting {
+            Setting::Plain => 2,
+            Setting::Aggregate => 4,
+        };
+        let mut backends = (0..1 + dice.below(most))
             .map(|_| Backend::new(&mut dice, mutation))
             .collect::<Vec<_>>();
-        let seats = (0..2 + dice.below(4))
+        let mut seats = (0..2 + dice.below(4))
             .map(|at| Seat::new(at, &mut dice, backends.len()))
             .collect::<Vec<_>>();
+        let aggregate = match setting {
+            Setting::Plain => None,
+            Setting::Aggregate => Some(Aggregate::new(&mut dice, backends.len())),
+        };
+        if aggregate.is_some() {
+            // The others call members as the destinations that they are.
+            let callers = seats.iter_mut().filter(|_| dice.percent(75));
+            callers.for_each(|seat| seat.call_aggregate());
+            backends.iter_mut().for_each(|backend| backend.is_member = true);
+        }
         let mut run = Self {
             now: Moment::START,
             dice,
             history: History::default(),
             mutation,
             backends,
+            aggregate,
             seats,
             sessions: Vec::new(),
             posts: Vec::new(),
@@ -302,6 +352,15 @@ impl SimulationRun {
             }
         }
         run.plan(Duration::from_secs(1), Event::Tick);
+        if let Some(aggregate) = &run.aggregate {
+            let members = aggregate.shown.clone();
+            run.note(Fact::Reloaded { members });
+            run.start_readers();
+            if run.dice.percent(60) {
+                let after = run.dice.millis(500, 10_000);
+                run.plan(after, Event::Reload);
+            }
+        }
         run
     }
 
@@ -334,10 +393,13 @@ impl SimulationRun {
         self.run_until(Moment::START.after(QUIET));
         self.serve_last_clients();
         self.look_for_leftovers();
+        self.look_for_leftovers_of_conversations();
         for session in 0..self.sessions.len() {
             self.end_session(session);
         }
+        self.stop_readers();
         self.run_until(self.now.after(FAREWELL));
+        self.look_for_left_conversations();
         for backend in 0..self.backends.len() {
             let machine = &self.backends[backend].machine;
             let left = [
@@ -384,7 +446,7 @@ impl SimulationRun {
         }
     }
 
-    fn leave<const N: usize>(&mut self, left: [(&'static str, usize); N]) {
+    pub(crate) fn leave<const N: usize>(&mut self, left: [(&'static str, usize); N]) {
         for (what, found) in left {
             if found > 0 {
                 self.note(Fact::Left { what, found });
@@ -398,9 +460,12 @@ impl SimulationRun {
             // An event that plans itself for the same moment would never end.
             steps += 1;
             assert!(steps < MAX_STEPS, "time stands still at {:?}", self.now);
-            let deadline = self.backends.iter().fold(None, |next, backend| {
-                earliest(next, backend.machine.next_deadline())
-            });
+            let deadline = self
+                .backends
+                .iter()
+                .fold(self.aggregate_deadline(), |next, backend| {
+                    earliest(next, backend.machine.next_deadline())
+                });
             let planned = self.agenda.keys().next().map(|(at, _)| *at);
             let Some(at) = earliest(deadline, planned).filter(|at| *at <= end) else {
                 self.now = end;
@@ -414,6 +479,7 @@ impl SimulationRun {
                     self.pump(backend);
                 }
             }
+            self.handle_aggregate_deadline();
             if planned.is_some_and(|at| at <= self.now)
                 && let Some((_, event)) = self.agenda.pop_first()
             {
@@ -434,17 +500,7 @@ impl SimulationRun {
             Event::Server(backend, epoch, act) => self.server_acts(backend, epoch, act),
             Event::Start(backend) => self.start(backend),
             Event::Ask(backend) => {
-                if let Some(ask) = self.backends[backend].asks.pop_front() {
-                    if let Ask::Answer {
-                        session, question, ..
-                    }
-                    | Ask::Unanswerable { session, question } = &ask
-                    {
-                        self.asked.remove(&(*session, *question));
-                    }
-                    self.backends[backend].machine.handle_ask(self.now, ask);
-                    self.pump(backend);
-                }
+                self.read_ask(backend);
             }
             Event::Tell(session) => {
                 if let Some(tell) = self.sessions[session].tells.pop_front() {
@@ -460,9 +516,15 @@ impl SimulationRun {
             Event::TellModernRequest(at) => self.tell_modern_request(at),
             Event::Questions(at) => self.serve_modern_request(at),
             Event::Unpause(connection) => self.unpause(connection),
+            Event::ConversationAsk(session) => self.conversation_reads_ask(session),
+            Event::ConversationTell(session) => self.conversation_reads_tell(session),
+            Event::ReaderTell(backend) => self.reader_reads_tell(backend),
+            Event::LoseMember(session, backend) => self.lose_member_again(session, backend),
+            Event::Reload => self.reload(),
             Event::RestartGateway => self.restart_gateway(),
             Event::Tick => {
                 self.expire_modern_requests();
+                self.tick_aggregate();
                 for session in 0..self.sessions.len() {
                     if !self.sessions[session].closed {
                         self.sessions[session].machine.handle_tick(self.now);
@@ -479,28 +541,84 @@ impl SimulationRun {
 
     // Between the machines.
 
-    pub(crate) fn send_ask(&mut self, backend: usize, ask: Ask) {
-        let delay = if self.dice.percent(50) {
+    /// How long something takes from one task of the gateway to another.
+    pub(crate) fn delay(&mut self) -> Duration {
+        if self.dice.percent(50) {
             self.dice.millis(0, 20)
         } else {
             Duration::ZERO
+        }
+    }
+
+    pub(crate) fn send_ask(&mut self, target: Target, ask: Ask) {
+        let backend = match target {
+            Target::Backend(backend) => backend,
+            Target::Aggregate => return self.ask_aggregate(ask),
         };
+        let delay = self.delay();
         let at = self.now.after(delay).max(self.backends[backend].asks_at);
         self.backends[backend].asks_at = at;
         self.backends[backend].asks.push_back(ask);
         self.plan_at(at, Event::Ask(backend));
     }
 
-    fn send_tell(&mut self, tell: Tell) {
+    /// Hands a backend what is asked next. Returns whether there was something.
+    fn read_ask(&mut self, backend: usize) -> bool {
+        let Some(ask) = self.backends[backend].asks.pop_front() else {
+            return false;
+        };
+        if let Ask::Answer {
+            session, question, ..
+        }
+        | Ask::Unanswerable { session, question } = &ask
+        {
+            self.asked.remove(&(backend, *session, *question));
+        }
+        self.backends[backend].machine.handle_ask(self.now, ask);
+        self.pump(backend);
+        true
+    }
+
+    /// A session leaves a backend, after everything that was asked of it before.
+    pub(crate) fn close_at(&mut self, backend: usize, session: SessionKey) {
+        while self.read_ask(backend) {}
+        self.backends[backend]
+            .machine
+            .handle_ask(self.now, Ask::Close { session });
+        self.pump(backend);
+        self.asked.retain(|(at, of, _)| *at != backend || *of != session);
+    }
+
+    /// Returns whether a session is a client of the aggregate.
+    fn calls_aggregate(&self, session: SessionKey) -> bool {
+        let number = session.0 as usize;
+        let target = match number.checked_sub(modern_requests::FIRST) {
+            None => self.sessions.get(number).map(|held| held.target),
+            Some(at) => {
+                let last = self.last_clients.get(&session).map(|last| last.target);
+                last.or(self.modern_calls.get(at).map(|call| call.to.target))
+            }
+        };
+        target == Some(Target::Aggregate)
+    }
+
+    fn send_tell(&mut self, backend: usize, tell: Tell) {
+        if tell.session().0 as usize >= READERS {
+            return self.tell_reader(backend, tell);
+        }
+        match self.calls_aggregate(tell.session()) {
+            true => self.tell_conversation(backend, tell),
+            false => self.deliver(tell),
+        }
+    }
+
+    /// Hands a tell to the machine of its client.
+    pub(crate) fn deliver(&mut self, tell: Tell) {
         if self.is_for_last_client(&tell) {
             return;
         }
         let session = tell.session().0 as usize;
-        let delay = if self.dice.percent(50) {
-            self.dice.millis(0, 20)
-        } else {
-            Duration::ZERO
-        };
+        let delay = self.delay();
         if let Some(modern_call) = session
             .checked_sub(modern_requests::FIRST)
             .and_then(|at| self.modern_calls.get_mut(at))
@@ -520,17 +638,17 @@ impl SimulationRun {
     }
 
     /// Keeps in mind which questions clients have to answer.
-    fn note_question(&mut self, tell: &Tell) {
+    fn note_question(&mut self, backend: usize, tell: &Tell) {
         match tell {
             Tell::Question {
                 session, question, ..
             } => {
-                self.asked.insert((*session, *question));
+                self.asked.insert((backend, *session, *question));
             }
             Tell::Withdrawn {
                 session, question, ..
             } => {
-                self.asked.remove(&(*session, *question));
+                self.asked.remove(&(backend, *session, *question));
             }
             _ => {}
         }
@@ -541,7 +659,7 @@ impl SimulationRun {
         while let Some(output) = self.backends[backend].machine.poll_output() {
             match output {
                 multiplexer::Output::Tell(tell) => {
-                    self.note_question(&tell);
+                    self.note_question(backend, &tell);
                     let incapable = |message: &Message| value_of(message.bytes())["error"]["code"] == -32021;
                     if let Tell::Reply {
                         session,
@@ -551,7 +669,8 @@ impl SimulationRun {
                     } = &tell
                         && incapable(message)
                     {
-                        if self.asked.iter().any(|(asked, _)| asked == session) {
+                        let mut asked = self.asked.iter();
+                        if asked.any(|(at, of, _)| *at == backend && of == session) {
                             self.note(Fact::Wrong {
                                 what: "a call was ended that its client was asked about".into(),
                             });
@@ -559,6 +678,7 @@ impl SimulationRun {
                         let (session, call) = (session.0 as usize, call.0);
                         self.note(Fact::GivenUp {
                             session,
+                            backend: Some(backend),
                             call,
                             timed_out: false,
                         });
@@ -583,12 +703,13 @@ impl SimulationRun {
                         let (session, call) = (session.0 as usize, call.0);
                         self.note(Fact::GivenUp {
                             session,
+                            backend: Some(backend),
                             call,
                             timed_out: matches!(failure, Failure::Timeout { .. }),
                         });
                     }
                     for tell in self.mutate_tell(backend, tell) {
-                        self.send_tell(tell);
+                        self.send_tell(backend, tell);
                     }
                 }
                 multiplexer::Output::WantLink => self.want_link(backend),
@@ -603,6 +724,9 @@ impl SimulationRun {
         // A few messages of ours may always be sent: cancellations, and the answer to one more
         // message.
         let own_bytes = 130 * (limits.in_flight + limits.questions) + limits.max_message_bytes;
+        // A server that hangs reads nothing, and members are read again and again.
+        let readers = self.aggregate.as_ref().map_or(0, Aggregate::lines_of_readers);
+        let own_bytes = own_bytes + 400 * readers;
         for (what, found, limit) in [
             (
                 "outgoing bytes",
@@ -856,6 +980,10 @@ impl SimulationRun {
             one.tasks,
             std::mem::take(&mut one.inherited),
         );
+        server.offers = one.is_member;
+        if let Some(aggregate) = &self.aggregate {
+            server.uris = aggregate.uris(backend);
+        }
         server.tame = tame;
         server.answers_always = one.call_limits == CallLimits::Off;
         server.frozen = one.slow && !tame;
@@ -904,6 +1032,7 @@ impl SimulationRun {
             }
         }
         self.lose_modern_calls();
+        self.restart_aggregate();
         for session in 0..self.sessions.len() {
             self.lose_connections(session);
             if self.sessions[session].closed {
@@ -917,12 +1046,12 @@ impl SimulationRun {
             }
             let ask = self.sessions[session].restore(SessionKey(session as u64), self.now);
             self.note(Fact::Reopened { session });
-            let backend = self.sessions[session].backend;
-            self.send_ask(backend, ask);
+            let target = self.sessions[session].target;
+            self.send_ask(target, ask);
             if self.mutation == Some(Mutation::RepeatCallsAfterRestart)
                 && let Some(call) = self.sessions[session].last_call.take()
             {
-                self.send_ask(backend, call);
+                self.send_ask(target, call);
             }
         }
     }
@@ -1029,7 +1158,10 @@ impl SimulationRun {
             ) => {
                 let asked = self.principal_of(session.0 as usize);
                 let strangers: Vec<usize> = (0..self.sessions.len())
-                    .filter(|at| self.sessions[*at].backend == backend && self.principal_of(*at) != asked)
+                    .filter(|at| {
+                        self.sessions[*at].target == Target::Backend(backend)
+                            && self.principal_of(*at) != asked
+                    })
                     .collect();
                 let stranger = self.dice.pick(&strangers).copied();
                 vec![Tell::Question {
@@ -1123,6 +1255,10 @@ impl SimulationRun {
 }
 
 impl Backend {
+    pub(crate) fn state(&self) -> BackendState {
+        self.state
+    }
+
     /// Returns a machine as this one was in the beginning.
     fn new_machine(&self) -> Multiplexer {
         let mut machine = Multiplexer::new(self.machine.limits().clone(), self.client_hello);
@@ -1157,6 +1293,7 @@ impl Backend {
             slow: dice.percent(10),
             verdict: None,
             tasks: tasks::support(dice),
+            is_member: false,
             state: if is_eager {
                 BackendState::Starting
             } else {
@@ -1209,14 +1346,14 @@ impl SimulatedSession {
     }
 
     /// `open` is what opens it, and `hello` the client's handshake.
-    pub(crate) fn new(mut machine: Session, backend: usize, open: &Ask, hello: Hello) -> Self {
+    pub(crate) fn new(mut machine: Session, target: Target, open: &Ask, hello: Hello) -> Self {
         let Ask::Open { call: opening, .. } = open else {
             panic!("a session begins with its opening");
         };
         machine.keep_state();
         Self {
             machine,
-            backend,
+            target,
             closed: false,
             record: SessionRecord {
                 hello,
@@ -1249,4 +1386,18 @@ pub(crate) fn meta(value: &Value, key: &str) -> Option<u64> {
 
 pub(crate) fn message(text: &str) -> Message {
     Message::scan(Bytes::copy_from_slice(text.as_bytes())).expect("clients write messages")
+}
+
+/// The property that a fuzzer and `cargo test` share: every promise is kept for any bytes.
+///
+/// # Panics
+/// If the judge finds fault with a history that these bytes lead to.
+pub(crate) fn holds(tape: &[u8]) {
+    for run in [
+        SimulationRun::on_tape(tape),
+        SimulationRun::on_tape_with_an_aggregate(tape),
+    ] {
+        let wrongs = crate::check::check(&run.run());
+        assert!(wrongs.is_empty(), "{}", wrongs.join("\n"));
+    }
 }

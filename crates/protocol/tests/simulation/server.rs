@@ -40,6 +40,10 @@ pub(crate) enum Act {
     Withdraw(u64),
     /// The list of tools, for the bridge.
     Tools(u64),
+    /// The second page of it.
+    MoreTools(u64),
+    /// Another list.
+    Listed(u64, &'static str),
     /// A task in place of a result.
     Created {
         wire: u64,
@@ -120,6 +124,12 @@ pub(crate) struct Server {
     pub(crate) tame: bool,
     /// Every call of a client is answered at some time.
     pub(crate) answers_always: bool,
+    /// It has prompts and completions, and tools that change.
+    pub(crate) offers: bool,
+    /// How many tools it has beside the one that stays.
+    changing: usize,
+    /// Its resources.
+    pub(crate) uris: [&'static str; 3],
     work: BTreeMap<u64, Work>,
     /// Ids that its predecessors were given, and that it may answer all the same.
     inherited: Vec<u64>,
@@ -128,6 +138,10 @@ pub(crate) struct Server {
 }
 
 pub(crate) const URIS: [&str; 3] = ["x:/a", "x:/b", "x:/a/part"];
+/// Those of a member whose URIs clients see as they are, so that no other member has them.
+pub(crate) const BARE_URIS: [&str; 3] = ["y:/a", "y:/b", "y:/a/part"];
+/// Tools that a server has at times.
+pub(crate) const MAX_TOOLS: usize = 3;
 
 impl Server {
     pub(crate) fn new(
@@ -153,6 +167,9 @@ impl Server {
             opened: false,
             tame: false,
             answers_always: false,
+            offers: false,
+            changing: 1,
+            uris: URIS,
             work: BTreeMap::new(),
             inherited,
             next_question: 1,
@@ -188,10 +205,13 @@ impl Server {
         let mut plan = Vec::new();
         let value: Value = serde_json::from_str(line).expect("the bridge writes JSON");
         let wire = value["id"].as_u64();
+        // A member without time limits would be read for ever.
+        let answers_lists = self.offers && self.answers_always;
+        let loses = !self.tame && !answers_lists;
         if let Some(wire) = wire
-            && let Some(steps) =
-                self.tasks
-                    .read(dice, &value, (backend, epoch, wire), line, !self.tame, facts)
+            && let Some(steps) = self
+                .tasks
+                .read(dice, &value, (backend, epoch, wire), line, loses, facts)
         {
             return steps;
         }
@@ -269,6 +289,14 @@ impl Server {
                     );
                     self.plan_work(dice, wire, value["method"] == "tools/call", &mut plan);
                 }
+                None if self.offers && value["method"].as_str().is_some_and(is_list) => {
+                    let method = value["method"].as_str().unwrap_or_default();
+                    let list = LISTS.into_iter().find(|(name, _)| *name == method);
+                    let (_, list) = list.unwrap_or_default();
+                    if self.tame || self.answers_always || !dice.percent(5) {
+                        plan.push((dice.millis(0, 200), Act::Listed(wire, list)));
+                    }
+                }
                 None => {
                     if !dice.percent(10) {
                         plan.push((dice.millis(0, 300), Act::Acknowledge { wire, post: None }));
@@ -330,6 +358,20 @@ impl Server {
             }
             _ => plan.push((span, Act::Answer(wire))),
         }
+    }
+
+    /// What it declares beside tools and resources, if it offers more.
+    fn offered(&self) -> &'static str {
+        match (self.offers, self.era) {
+            (false, _) => "",
+            (true, Era::Legacy) => r#","prompts":{"listChanged":true},"completions":{},"logging":{}"#,
+            (true, Era::Modern) => r#","prompts":{"listChanged":true},"completions":{}"#,
+        }
+    }
+
+    fn tool(&self, number: usize) -> String {
+        let backend = self.backend;
+        format!(r#"{{"name":"x{number}","title":"{backend} x{number}"}}"#)
     }
 
     /// Returns the calls that it has not answered, by their id, and the requests that they are.
@@ -404,7 +446,8 @@ impl Server {
             Act::Accept(wire) if self.era == Era::Modern => {
                 self.known = true;
                 format!(
-                    r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{{"logging":{{}},"tools":{{"listChanged":true}},"resources":{{"subscribe":true}}{}}}}}}}"#,
+                    r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{{"logging":{{}},"tools":{{"listChanged":true}},"resources":{{"subscribe":true}}{}{}}}}}}}"#,
+                    self.offered(),
                     self.tasks.capability()
                 )
             }
@@ -423,7 +466,8 @@ impl Server {
                 )
             }
             Act::Accept(wire) => format!(
-                r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"protocolVersion":"2025-11-25","capabilities":{{"tools":{{"listChanged":true}},"resources":{{"subscribe":true}}{}}},"serverInfo":{{"name":"s","version":"{epoch}"}}}}}}"#,
+                r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"protocolVersion":"2025-11-25","capabilities":{{"tools":{{"listChanged":true}},"resources":{{"subscribe":true}}{}{}}},"serverInfo":{{"name":"s","version":"{epoch}"}}}}}}"#,
+                self.offered(),
                 self.tasks.capability()
             ),
             Act::Refuse(wire) => {
@@ -542,7 +586,43 @@ impl Server {
                 plan.push((dice.millis(200, 7000), Act::Ramble(wire)));
                 return (None, plan);
             }
-            Act::Tools(wire) => self.tasks.tools(wire),
+            Act::Tools(wire) if self.offers => {
+                let more = match self.changing {
+                    0 => String::new(),
+                    changing => format!(",{}", self.tool(changing - 1)),
+                };
+                // All but one of them are on the second page.
+                let cursor = if self.changing > 1 {
+                    r#","nextCursor":"2""#
+                } else {
+                    ""
+                };
+                self.tasks.tools(wire, backend, &more, cursor)
+            }
+            Act::Tools(wire) => self.tasks.tools(wire, backend, "", ""),
+            Act::MoreTools(wire) => {
+                let tools: Vec<String> = (0..self.changing.saturating_sub(1))
+                    .map(|number| self.tool(number))
+                    .collect();
+                listed(wire, "tools", &tools.join(","))
+            }
+            Act::Listed(wire, list) => {
+                let items: Vec<String> = match list {
+                    "prompts" => vec![format!(r#"{{"name":"p","title":"{backend} p"}}"#)],
+                    "resources" => self
+                        .uris
+                        .into_iter()
+                        .map(|uri| format!(r#"{{"uri":"{uri}","name":"r","title":"{backend} {uri}"}}"#))
+                        .collect(),
+                    _ => {
+                        let template = self.uris[0].replace('a', "{n}");
+                        vec![format!(
+                            r#"{{"uriTemplate":"{template}","name":"r","title":"{backend} {template}"}}"#
+                        )]
+                    }
+                };
+                listed(wire, list, &items.join(","))
+            }
             Act::Created { wire, task } => {
                 let (post, body) = (self.tasks.post(task), self.tasks.created(task));
                 let template = template(&body);
@@ -618,13 +698,16 @@ impl Server {
                 3 => r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#.into(),
                 4..8 if self.era == Era::Modern && self.listens.is_empty() => return (None, plan),
                 4 | 5 => {
+                    if self.offers {
+                        self.changing = dice.below(MAX_TOOLS + 1);
+                    }
                     let meta = note_written(facts, None, Kind::ListChanged, None);
                     self.marked(&format!(
                         r#"{{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{{{meta}}}}}"#
                     ))
                 }
                 6 | 7 => {
-                    let uri = URIS[dice.below(URIS.len())];
+                    let uri = self.uris[dice.below(self.uris.len())];
                     let meta = note_written(facts, None, Kind::Updated, Some(uri));
                     self.marked(&format!(
                         r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":"{uri}",{meta}}}}}"#
@@ -653,6 +736,21 @@ impl Server {
         };
         (Some(Written::Line(line)), plan)
     }
+}
+
+/// The lists that a server answers beside that of its tools.
+const LISTS: [(&str, &str); 3] = [
+    ("prompts/list", "prompts"),
+    ("resources/list", "resources"),
+    ("resources/templates/list", "resourceTemplates"),
+];
+
+fn is_list(method: &str) -> bool {
+    LISTS.iter().any(|(name, _)| *name == method)
+}
+
+fn listed(wire: u64, list: &str, items: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"resultType":"complete","{list}":[{items}]}}}}"#)
 }
 
 fn log_line(dice: &mut Dice, meta: &str) -> String {

@@ -11,8 +11,10 @@ use protocol::client_face::modern::Classified;
 use protocol::version::Era;
 use serde_json::Value;
 
+use crate::aggregate::Target;
 use crate::dice::Dice;
 use crate::history::{Fact, ID};
+use crate::members::{Addressed, Params, Wanted, name_of, of_name};
 use crate::modern_requests::FIRST;
 use crate::run::SimulationRun;
 use crate::server::Act;
@@ -92,9 +94,13 @@ impl TaskBook {
         let soon = dice.millis(0, 200);
         if method == "tools/list" && post.is_none() {
             // One that is lost is done without.
+            let page = match value["params"]["cursor"].is_null() {
+                true => Act::Tools(wire),
+                false => Act::MoreTools(wire),
+            };
             return Some(match loses && dice.percent(5) {
                 true => vec![],
-                false => vec![(soon, Act::Tools(wire))],
+                false => vec![(soon, page)],
             });
         }
         if let Some(post) = post.filter(|_| method.starts_with("tasks/") || method == "tools/call") {
@@ -208,10 +214,11 @@ impl TaskBook {
         self.release(task)
     }
 
-    pub(crate) fn tools(&self, wire: u64) -> String {
+    /// The list of tools of this backend, with more of them and perhaps a cursor.
+    pub(crate) fn tools(&self, wire: u64, backend: usize, more: &str, cursor: &str) -> String {
         let support = self.support.unwrap_or("forbidden");
         format!(
-            r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"resultType":"complete","tools":[{{"name":"t","execution":{{"taskSupport":"{support}"}}}}]}}}}"#
+            r#"{{"jsonrpc":"2.0","id":{wire},"result":{{"resultType":"complete","tools":[{{"name":"t","title":"{backend} t","execution":{{"taskSupport":"{support}"}}}}{more}]{cursor}}}}}"#
         )
     }
 
@@ -314,7 +321,8 @@ impl TaskBook {
 #[derive(Debug)]
 pub(crate) struct ClientTask {
     id: String,
-    backend: usize,
+    target: Target,
+    owner: usize,
     principal: &'static str,
     keys: Vec<String>,
 }
@@ -330,9 +338,9 @@ pub(crate) struct TaskUse {
 impl SimulationRun {
     /// A client requests a task of its own, or of another client.
     pub(crate) fn look_after_a_task(&mut self, seat: usize) {
-        let (backend, principal, _) = self.seats[seat].traits();
+        let (target, principal, _) = self.seats[seat].traits();
         let here: Vec<usize> = (0..self.given.len())
-            .filter(|at| self.given[*at].backend == backend)
+            .filter(|at| self.given[*at].target == target)
             .collect();
         let Some(at) = self.dice.pick(&here).copied() else {
             return;
@@ -347,43 +355,57 @@ impl SimulationRun {
             .iter()
             .map(|key| format!(r#""{key}":{{"action":"accept","nonce":{nonce}}}"#))
             .collect();
-        let extra = match method {
+        let params = |id: &str| match method {
             "tasks/update" => format!(
-                r#""taskId":"{}","inputResponses":{{{}}},"#,
-                given.id,
+                r#""name":"t", "taskId":"{id}","inputResponses":{{{}}},"#,
                 responses.join(",")
             ),
-            _ => format!(r#""taskId":"{}","#, given.id),
+            _ => format!(r#""name":"t", "taskId":"{id}","#),
+        };
+        let mark = format!("{}:", name_of(given.owner));
+        let own = match target {
+            Target::Backend(_) => &given.id,
+            Target::Aggregate => given.id.strip_prefix(&mark).unwrap_or("another member's"),
+        };
+        let (sent, read) = (params(&given.id), params(own));
+        let to = match (target, &self.aggregate) {
+            (Target::Aggregate, Some(aggregate)) => aggregate.addressed(Some(given.owner)),
+            (_, _) => Addressed::to_backend(given.owner),
         };
         if method == "tasks/update" && !foreign {
             let session = FIRST + self.modern_calls.len();
-            self.note(Fact::Replied { session, nonce });
+            let seq = None;
+            self.note(Fact::Replied { session, nonce, seq });
         }
         let look = TaskUse {
             given: at,
             foreign,
             method,
         };
-        self.start_for(
-            seat,
+        let wanted = Wanted {
             method,
-            &extra,
-            Classified::Call { retry: false },
-            Some(look),
-        );
+            params: Params { sent, read },
+            to,
+        };
+        self.start_for(seat, wanted, Classified::Call { retry: false }, Some(look));
     }
 
     /// Takes note of the tasks in an answer. Returns why it is no answer of a server, if it is
     /// none.
     pub(crate) fn note_task(&mut self, at: usize, look: Option<TaskUse>, value: &Value) -> Option<String> {
         let result = &value["result"];
-        let (backend, principal) = self.trip_home(at);
+        let (target, owner, principal) = self.trip_home(at);
         if result["resultType"] == "task"
             && let Some(id) = result["taskId"].as_str()
         {
+            let owner = match (target, id.split_once(':')) {
+                (Target::Aggregate, Some((member, _))) => of_name(member),
+                (_, _) => owner,
+            };
             self.given.push(ClientTask {
                 id: id.into(),
-                backend,
+                target,
+                owner,
                 principal,
                 keys: Vec::new(),
             });
