@@ -43,12 +43,22 @@ pub(crate) struct Transcript {
 pub(crate) struct Behaviour {
     meta: &'static str,
     asks_by_requests: bool,
+    /// The scenario begins with the handshake.
+    greets: bool,
     calls: &'static [&'static str],
+    /// What the server tells of its own accord.
+    tells: &'static [&'static str],
 }
 
 pub(crate) const LEGACY: Behaviour = Behaviour {
     meta: "",
     asks_by_requests: true,
+    greets: true,
+    tells: &[
+        "notifications/tools/list_changed",
+        "notifications/resources/updated",
+        "odd/notification",
+    ],
     calls: &[
         "tools/call",
         "tools/list",
@@ -65,6 +75,8 @@ pub(crate) const LEGACY: Behaviour = Behaviour {
 pub(crate) const MODERN: Behaviour = Behaviour {
     meta: r#","io.modelcontextprotocol/protocolVersion":"2026-07-28", "io.modelcontextprotocol/clientCapabilities":{"elicitation":{}, "x":1.0},"io.modelcontextprotocol/logLevel":"debug""#,
     asks_by_requests: false,
+    greets: false,
+    tells: &[],
     calls: &[
         "tools/call",
         "tools/list",
@@ -75,6 +87,41 @@ pub(crate) const MODERN: Behaviour = Behaviour {
         "server/discover",
     ],
 };
+
+/// Without what an aggregate answers itself: the handshake, lists and their changes, log levels.
+pub(crate) const LEGACY_MEMBER: Behaviour = Behaviour {
+    greets: false,
+    tells: &["notifications/resources/updated", "odd/notification"],
+    calls: &[
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+        "completion/complete",
+        "odd/method",
+        "resources/subscribe",
+        "resources/unsubscribe",
+    ],
+    ..LEGACY
+};
+
+/// The same without discovery and lists.
+pub(crate) const MODERN_MEMBER: Behaviour = Behaviour {
+    calls: &[
+        "tools/call",
+        "prompts/get",
+        "resources/read",
+        "completion/complete",
+        "odd/method",
+    ],
+    ..MODERN
+};
+
+/// A legacy client's first words.
+pub(crate) const HELLO: &str = r#"{"jsonrpc":"2.0", "id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25", "capabilities":{"elicitation":{},"roots":{ },"sampling":{}},"clientInfo":{"name":"c","version":"1"}}}"#;
+/// And its second.
+pub(crate) const INITIALIZED: &str = r#"{"jsonrpc":"2.0", "method":"notifications/initialized"}"#;
+/// What a legacy server answers to the first.
+pub(crate) const WELCOME: &str = r#"{"jsonrpc":"2.0","id":ID,"result":{"protocolVersion":"2025-11-25", "capabilities":{ },"serverInfo":{"name":"s","version":"1"} }}"#;
 
 /// Values that a careless bridge would write in another way.
 const WORDS: [&str; 6] = [
@@ -149,20 +196,15 @@ pub(crate) fn perform(way: &mut impl Way, steps: &[Step], behaviour: Behaviour) 
 
 impl<W: Way> Scenario<'_, W> {
     fn begin(&mut self) {
-        if !self.behaviour.asks_by_requests {
+        if !self.behaviour.greets {
             return;
         }
-        self.way.client_sends(
-            r#"{"jsonrpc":"2.0", "id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25", "capabilities":{"elicitation":{},"roots":{ },"sampling":{}},"clientInfo":{"name":"c","version":"1"}}}"#,
-        );
+        self.way.client_sends(HELLO);
         self.listen();
         let (id, _) = self.work.pop().expect("the server was greeted");
-        self.way.server_sends(&format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25", "capabilities":{{ }},"serverInfo":{{"name":"s","version":"1"}} }}}}"#
-        ));
+        self.way.server_sends(&WELCOME.replace("ID", &id));
         self.listen();
-        self.way
-            .client_sends(r#"{"jsonrpc":"2.0", "method":"notifications/initialized"}"#);
+        self.way.client_sends(INITIALIZED);
         self.listen();
     }
 
@@ -250,11 +292,8 @@ impl<W: Way> Scenario<'_, W> {
                 }
             }
             Step::Tell(what) if self.behaviour.asks_by_requests => {
-                let method = [
-                    "notifications/tools/list_changed",
-                    "notifications/resources/updated",
-                    "odd/notification",
-                ][usize::from(what % 3)];
+                let tells = self.behaviour.tells;
+                let method = tells[usize::from(*what) % tells.len()];
                 let value = values(*what);
                 self.way.server_sends(&format!(
                     r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"uri":"x:/1","x":{value}}}}}"#

@@ -6,9 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use protocol::aggregate::{
+    Catalogue, Conversation, ConversationOutput, MemberSpec, NoCursors, Offer, Plan, PlanSpec, ToolsMode,
+    View,
+};
 use protocol::backend_face::legacy::ClientHello;
 use protocol::client_face::modern;
-use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey};
+use protocol::exchange::{Ask, CallKey, Client, Principal, SessionKey, Tell};
 use protocol::message::{Kind, Member, Message};
 use protocol::modern_request::{self, ModernRequest};
 use protocol::multiplexer::{self, Limits, Multiplexer};
@@ -17,7 +21,7 @@ use protocol::session::{self, Accepted, Accepts, Reader, Session};
 use protocol::time::Moment;
 use protocol::version::Era;
 
-use crate::scenario::{DISCOVERY, Way};
+use crate::scenario::{DISCOVERY, HELLO, INITIALIZED, WELCOME, Way};
 
 fn message(text: &str) -> Message {
     Message::scan(Bytes::copy_from_slice(text.as_bytes())).expect("the scenario is written well")
@@ -60,11 +64,86 @@ impl Way for Direct {
     }
 }
 
+/// The only member of the aggregate.
+const MEMBER: &str = "m";
+/// A state of the server's as the scenario writes it, and as the member of an aggregate shows it.
+const STATES: [(&str, &str); 2] = [
+    (
+        r#""requestState":"the server's""#,
+        r#""requestState":"m:the server's""#,
+    ),
+    (r#""requestState":"s\u0041""#, r#""requestState":"m:sA""#),
+];
+/// Requests that may bring such a state along.
+const WITH_STATES: [&str; 3] = [
+    r#""method":"tools/call""#,
+    r#""method":"prompts/get""#,
+    r#""method":"resources/read""#,
+];
+
 /// The server's end of either way through.
 #[derive(Debug)]
 struct Behind {
     backend: Multiplexer,
     now: Moment,
+    between: Option<Between>,
+}
+
+/// An aggregate whose only member is the server.
+#[derive(Debug)]
+struct Between {
+    view: Arc<View>,
+    conversations: BTreeMap<SessionKey, Conversation>,
+    tells: Vec<Tell>,
+}
+
+impl Between {
+    /// What the member offers is known, as it is after its first reading.
+    fn new(era: Era) -> Self {
+        let plan = PlanSpec {
+            name: "all".into(),
+            version: "1".into(),
+            members: vec![MemberSpec {
+                name: MEMBER.into(),
+                prefix: Some(String::new()),
+                ..MemberSpec::default()
+            }],
+            ..PlanSpec::default()
+        };
+        let mut catalogue = Catalogue::new(Arc::new(Plan::new(plan).expect("one member can be served")));
+        let declared = match era {
+            Era::Legacy => WELCOME,
+            Era::Modern => DISCOVERY,
+        };
+        let declared = message(&declared.replace("ID", "0"));
+        let declared = String::from_utf8_lossy(declared.raw(Member::Result).unwrap_or_default()).into_owned();
+        let list = r#"{"items":[],"ttl":0,"public":false,"withheld":null}"#;
+        let offer = format!(
+            r#"{{"format":1,"era":"{}","server":{declared},"tools":{list},"prompts":{list},"resources":{list},"resourceTemplates":{list}}}"#,
+            era.as_str()
+        );
+        let offer = Offer::from_json(&offer).expect("an offer as it is stored");
+        catalogue.handle_offer(Moment::START, MEMBER, Arc::new(offer));
+        Self {
+            view: Arc::clone(catalogue.view()),
+            conversations: BTreeMap::new(),
+            tells: Vec::new(),
+        }
+    }
+
+    /// Carries out what a conversation orders.
+    fn serve(&mut self, session: SessionKey, now: Moment, backend: &mut Multiplexer) {
+        let Some(conversation) = self.conversations.get_mut(&session) else {
+            return;
+        };
+        while let Some(output) = conversation.poll_output() {
+            match output {
+                ConversationOutput::Tell(tell) => self.tells.push(tell),
+                ConversationOutput::Ask { ask, .. } => backend.handle_ask(now, ask),
+                ConversationOutput::Read(_) | ConversationOutput::Routed(_) => {}
+            }
+        }
+    }
 }
 
 impl Behind {
@@ -83,7 +162,71 @@ impl Behind {
         Self {
             backend,
             now: Moment::START,
+            between: None,
         }
+    }
+
+    fn in_an_aggregate(era: Era) -> Self {
+        Self {
+            between: Some(Between::new(era)),
+            ..Self::new(era)
+        }
+    }
+
+    fn ask(&mut self, ask: Ask) {
+        let Some(between) = &mut self.between else {
+            return self.backend.handle_ask(self.now, ask);
+        };
+        let session = ask.session();
+        let view = &between.view;
+        let conversation = between
+            .conversations
+            .entry(session)
+            .or_insert_with(|| Conversation::new(Arc::clone(view), ToolsMode::All, Arc::new(NoCursors)));
+        conversation.handle_ask(self.now, ask);
+        between.serve(session, self.now, &mut self.backend);
+    }
+
+    /// Returns what there is for clients.
+    fn tells(&mut self) -> Vec<Tell> {
+        let mut tells = Vec::new();
+        while let Some(output) = self.backend.poll_output() {
+            let multiplexer::Output::Tell(tell) = output else {
+                continue;
+            };
+            let Some(between) = &mut self.between else {
+                tells.push(tell);
+                continue;
+            };
+            let session = tell.session();
+            if let Some(conversation) = between.conversations.get_mut(&session) {
+                conversation.handle_tell(MEMBER, tell);
+            }
+            between.serve(session, self.now, &mut self.backend);
+        }
+        tells.extend(
+            self.between
+                .iter_mut()
+                .flat_map(|between| std::mem::take(&mut between.tells)),
+        );
+        tells
+    }
+
+    /// Returns a client's message as it has to write it: a state names its member.
+    fn as_shown(&self, text: &str) -> String {
+        let is_marked = self.between.is_some() && WITH_STATES.iter().any(|method| text.contains(method));
+        let states = STATES.iter().filter(|_| is_marked);
+        states.fold(text.to_owned(), |text, (own, shown)| text.replace(own, shown))
+    }
+
+    /// Returns a message to the client as the server wrote it.
+    fn as_written(&self, text: &Bytes) -> Bytes {
+        if self.between.is_none() {
+            return text.clone();
+        }
+        let text = String::from_utf8_lossy(text).into_owned();
+        let written = STATES.iter();
+        Bytes::from(written.fold(text, |text, (own, shown)| text.replace(shown, own)))
     }
 
     fn send(&mut self, text: &str) {
@@ -113,32 +256,63 @@ pub(crate) struct ThroughSession {
 
 impl Default for ThroughSession {
     fn default() -> Self {
+        Self::to(Behind::new(Era::Legacy))
+    }
+}
+
+impl ThroughSession {
+    fn to(behind: Behind) -> Self {
         Self {
-            behind: Behind::new(Era::Legacy),
+            behind,
             session: None,
             waiting: Vec::new(),
             reading: Vec::new(),
             client: Vec::new(),
         }
     }
-}
 
-impl ThroughSession {
+    /// A session of an aggregate, which has called its only member once: members are opened by the
+    /// first call.
+    pub(crate) fn in_an_aggregate() -> Self {
+        let mut way = Self::to(Behind::in_an_aggregate(Era::Legacy));
+        way.client_sends(HELLO);
+        way.client_sends(INITIALIZED);
+        assert_eq!(way.client.len(), 1, "Rialto answers the handshake");
+        way.client_sends(r#"{"jsonrpc":"2.0","id":"first","method":"odd/method"}"#);
+        way.answer_once(|id| WELCOME.replace("ID", id));
+        let greeted = way.behind.received();
+        let call = greeted.last().cloned().and_then(|line| Message::scan(line).ok());
+        let call = call
+            .and_then(|call| call.number(Member::Id))
+            .expect("the call came last");
+        way.server_sends(&format!(r#"{{"jsonrpc":"2.0","id":{call},"result":{{}}}}"#));
+        assert_eq!(way.client.len(), 2, "{:?}", way.client);
+        way.client.clear();
+        way
+    }
+
+    /// Has the server answer the only request that it has received.
+    fn answer_once(&mut self, answer: impl Fn(&str) -> String) {
+        let received = self.behind.received().pop();
+        let request = received.and_then(|line| Message::scan(line).ok());
+        let id = request.and_then(|request| request.number(Member::Id));
+        let id = id.expect("the server was sent a request").to_string();
+        self.server_sends(&answer(&id));
+    }
+
     fn run_until_idle(&mut self) {
         let now = self.behind.now;
         let Some(session) = &mut self.session else { return };
         loop {
             let mut quiet = true;
-            while let Some(output) = self.behind.backend.poll_output() {
+            for tell in self.behind.tells() {
                 quiet = false;
-                if let multiplexer::Output::Tell(tell) = output {
-                    session.handle_tell(now, tell);
-                }
+                session.handle_tell(now, tell);
             }
             while let Some(output) = session.poll_output() {
                 quiet = false;
                 if let session::Output::Ask(ask) = output {
-                    self.behind.backend.handle_ask(now, *ask);
+                    self.behind.ask(*ask);
                 }
             }
             for call in std::mem::take(&mut self.waiting) {
@@ -165,7 +339,7 @@ impl ThroughSession {
 
 impl Way for ThroughSession {
     fn client_sends(&mut self, text: &str) {
-        let (now, message) = (self.behind.now, message(text));
+        let (now, message) = (self.behind.now, message(&self.behind.as_shown(text)));
         let taken = match &mut self.session {
             Some(session) => session
                 .handle_message(now, message, Accepts::Both)
@@ -181,12 +355,10 @@ impl Way for ThroughSession {
             }
         };
         match taken {
-            Accepted::Noted(ask) => ask
-                .into_iter()
-                .for_each(|ask| self.behind.backend.handle_ask(now, ask)),
+            Accepted::Noted(ask) => ask.into_iter().for_each(|ask| self.behind.ask(ask)),
             Accepted::Call { call, ask } => {
                 self.waiting.push(call);
-                self.behind.backend.handle_ask(now, ask);
+                self.behind.ask(ask);
             }
             Accepted::Answered(body) => self.client.push(body),
         }
@@ -208,7 +380,8 @@ impl Way for ThroughSession {
     }
 
     fn received_by_client(&mut self) -> Vec<Bytes> {
-        std::mem::take(&mut self.client)
+        let received = std::mem::take(&mut self.client);
+        received.iter().map(|text| self.behind.as_written(text)).collect()
     }
 
     fn received_by_server(&mut self) -> Vec<Bytes> {
@@ -227,26 +400,32 @@ pub(crate) struct ThroughModernRequests {
 
 impl Default for ThroughModernRequests {
     fn default() -> Self {
+        Self::to(Behind::new(Era::Modern))
+    }
+}
+
+impl ThroughModernRequests {
+    fn to(behind: Behind) -> Self {
         Self {
-            behind: Behind::new(Era::Modern),
+            behind,
             modern_requests: BTreeMap::new(),
             next_key: 1,
             client: Vec::new(),
         }
     }
-}
 
-impl ThroughModernRequests {
+    pub(crate) fn in_an_aggregate() -> Self {
+        Self::to(Behind::in_an_aggregate(Era::Modern))
+    }
+
     fn run_until_idle(&mut self) {
         let now = self.behind.now;
         loop {
             let mut asks: Vec<Ask> = Vec::new();
             let mut quiet = true;
-            while let Some(output) = self.behind.backend.poll_output() {
+            for tell in self.behind.tells() {
                 quiet = false;
-                if let multiplexer::Output::Tell(tell) = output
-                    && let Some((_, modern_request)) = self.modern_requests.get_mut(&tell.session())
-                {
+                if let Some((_, modern_request)) = self.modern_requests.get_mut(&tell.session()) {
                     modern_request.handle_tell(now, tell);
                 }
             }
@@ -272,7 +451,7 @@ impl ThroughModernRequests {
                 }
             }
             for ask in asks {
-                self.behind.backend.handle_ask(now, ask);
+                self.behind.ask(ask);
             }
             if quiet {
                 return;
@@ -283,7 +462,7 @@ impl ThroughModernRequests {
 
 impl Way for ThroughModernRequests {
     fn client_sends(&mut self, text: &str) {
-        let message = message(text);
+        let message = message(&self.behind.as_shown(text));
         if message.kind() == Kind::Notification {
             let id = String::from_utf8_lossy(message.raw(Member::RequestId).unwrap_or_default()).into_owned();
             if let Some((_, modern_request)) = self.modern_requests.values_mut().find(|(own, _)| *own == id) {
@@ -302,7 +481,7 @@ impl Way for ThroughModernRequests {
             ModernRequest::new(key, client, self.behind.now, message, classified, Accepts::Both);
         self.modern_requests.insert(key, (id, modern_request));
         for ask in asks {
-            self.behind.backend.handle_ask(self.behind.now, ask);
+            self.behind.ask(ask);
         }
         self.run_until_idle();
         // The first request to a server is the discovery, in the bridge's own name.
@@ -326,7 +505,8 @@ impl Way for ThroughModernRequests {
     }
 
     fn received_by_client(&mut self) -> Vec<Bytes> {
-        std::mem::take(&mut self.client)
+        let received = std::mem::take(&mut self.client);
+        received.iter().map(|text| self.behind.as_written(text)).collect()
     }
 
     fn received_by_server(&mut self) -> Vec<Bytes> {
