@@ -218,7 +218,9 @@ impl Members for CatalogueHandle {
     }
 
     fn handle_list_changed(&self, member: &str) {
-        self.read(member);
+        if let Some(aggregate) = self.aggregate.upgrade() {
+            aggregate.handle_list_changed(&self.scope, member);
+        }
     }
 
     fn forget(&self, session: SessionKey) {

@@ -32,6 +32,20 @@ impl Aggregate {
         }
     }
 
+    /// A list of a member has changed: its server has notified a client. A reader that stays there is
+    /// notified itself, and one more reading would keep the server from telling whose its log lines
+    /// are.
+    pub(super) fn handle_list_changed(&self, scope: &Scope, member: &str) {
+        let is_notified = {
+            let readings = self.readings.lock();
+            let mut of_member = of_member(&readings, scope, member);
+            of_member.any(|reading| reading.reader.is_some() && reading.is_read)
+        };
+        if !is_notified {
+            self.read_wanted(scope, member);
+        }
+    }
+
     /// Begins to read the members of this scope that were never read: a client has come,
     /// and its next list has what they offer.
     pub(super) fn read_unread(&self, scope: &Scope, members: &Members) {
