@@ -3,6 +3,7 @@
 //! Three test programs share it. A program brings its servers and its road; what the clients play
 //! and what they must have seen is here.
 
+pub mod aggregate;
 mod client;
 pub mod judge;
 pub mod remote;

@@ -3,12 +3,14 @@
 // SDK is `typescript1` or `typescript2`; ERA is `legacy`, `auto` or `modern`; SCENARIOS is `all`, or names with commas
 // between them. Plays them against the server at URL, one of `tests/interop/servers`, and prints one JSON line: by
 // scenario what it observed, or its error. Judging that is left to the Rust test. If RIALTO_CONNECT names the binary, the
-// client starts it and speaks to it over stdio, and it is `rialto connect` that reaches URL.
+// client starts it and speaks to it over stdio, and it is `rialto connect` that reaches URL. With `aggregate` in place of
+// SCENARIOS it plays those of `aggregate.mjs`.
 
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
+import { ofAnAggregate } from './aggregate.mjs';
 import * as sdk1 from './sdk1.mjs';
 import * as sdk2 from './sdk2.mjs';
 import { Sightings } from './sightings.mjs';
@@ -21,7 +23,7 @@ const { folder, adapt } = { typescript1: sdk1, typescript2: sdk2 }[sdkName];
 const connect = process.env.RIALTO_CONNECT;
 const sdk = adapt(createRequire(join(testDeps, folder, 'package.json')), era);
 
-const isWanted = (name) => wanted === 'all' || wanted.split(',').includes(name);
+const isWanted = (name) => ['all', 'aggregate'].includes(wanted) || wanted.split(',').includes(name);
 
 const DEADLINE_MS = 20_000;
 const WATCHED = 'memo://watched';
@@ -34,15 +36,15 @@ class Witness {
   exchanges = new Sightings();
   messages = [];
   asked = [];
+  places = ['San Polo', 'San Marco'];
 
   constructor() {
     const capabilities = { elicitation: { form: {} }, sampling: {}, roots: {} };
     this.client = sdk.newClient({ name: 'rialto-interop-typescript', version: '1.0.0' }, capabilities);
     this.client.fallbackNotificationHandler = async (notification) => this.notifications.add(notification);
-    const places = ['San Polo', 'San Marco'];
     sdk.answer(this.client, 'elicitation/create', async ({ params }) => {
       this.asked.push(params.message);
-      return { action: 'accept', content: { answer: places.shift() } };
+      return { action: 'accept', content: { answer: this.places.shift() } };
     });
     sdk.answer(this.client, 'sampling/createMessage', async ({ params }) => {
       this.asked.push([params.messages[0].content].flat()[0].text);
@@ -198,7 +200,7 @@ const within = (promise, what) => {
 };
 
 const observed = {};
-for (const [name, play] of Object.entries(scenarios)) {
+for (const [name, play] of Object.entries(wanted === 'aggregate' ? ofAnAggregate(sdk) : scenarios)) {
   if (!isWanted(name)) continue;
   const witness = new Witness();
   try {

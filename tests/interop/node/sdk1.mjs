@@ -31,5 +31,19 @@ export const adapt = (require, era) => {
     unknownMethod: (client, method) => client.request({ method }, types.EmptyResultSchema),
     protocolVersion: (_client, transport) => transport.protocolVersion,
     httpStatus: (error) => error.code,
+    /** Calls a tool as a task and follows it to its end. */
+    async followTask(client, name) {
+      // The SDK calls as a task only what it has listed.
+      await client.listTools();
+      const seen = {};
+      const call = client.experimental.tasks.callToolStream({ name, arguments: {} }, types.CallToolResultSchema, { task: {} });
+      for await (const message of call) {
+        if (message.type === 'taskCreated') seen.id = message.task.taskId;
+        if (message.type === 'result') seen.text = message.result.content[0].text;
+        if (message.type === 'error') seen.text = String(message.error);
+      }
+      return seen;
+    },
+    listTasks: async (client) => (await client.experimental.tasks.listTasks()).tasks.map(({ taskId }) => taskId),
   };
 };

@@ -3,7 +3,8 @@
 SDK is `python1` or `python2`; ERA is `legacy` or `auto`; SCENARIOS is `all`, or names with commas between them. Plays
 them against the server at URL, one of `tests/interop/servers`, and prints one JSON line: by scenario what it observed,
 or its error. Judging that is left to the Rust test. If RIALTO_CONNECT names the binary, the client starts it and speaks
-to it over stdio, and it is `rialto connect` that reaches URL.
+to it over stdio, and it is `rialto connect` that reaches URL. With `aggregate` in place of SCENARIOS it plays those of
+`aggregate.py`.
 """
 
 import importlib
@@ -15,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import aggregate
 import anyio
 from sightings import Sightings
 
@@ -30,7 +32,7 @@ ENDLESS = {"steps": 10_000, "delay_ms": 20}
 
 
 def is_wanted(scenario: str) -> bool:
-    return wanted == "all" or scenario in wanted.split(",")
+    return wanted in ("all", "aggregate") or scenario in wanted.split(",")
 
 
 def wire(model: Any) -> dict[str, Any]:
@@ -244,7 +246,7 @@ SCENARIOS: list[Callable[[Witness], Awaitable[dict[str, Any]]]] = [
 
 async def main() -> None:
     observed: dict[str, Any] = {}
-    for scenario in SCENARIOS:
+    for scenario in aggregate.scenarios(sdk, wire) if wanted == "aggregate" else SCENARIOS:
         if not is_wanted(scenario.__name__):
             continue
         witness = Witness()

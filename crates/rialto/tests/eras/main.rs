@@ -7,6 +7,7 @@
 //! `tests/interop/{node,python}`; both are written with the official packages that `cargo xtask
 //! setup` installs. Nothing is configured for the crossing.
 
+mod aggregate;
 mod pair;
 
 use pair::{Pair, Server};

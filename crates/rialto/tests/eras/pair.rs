@@ -21,6 +21,15 @@ pub(crate) enum Server {
     Python2Modern,
 }
 
+/// The members of an aggregate of all kinds: both eras, both languages.
+const MEMBERS: [(&str, Server); 3] = [
+    ("typescript-1", Server::TypeScript1),
+    ("typescript-2", Server::TypeScript2Modern),
+    ("python-1", Server::Python1),
+];
+/// What the member is called whose questions the client answers.
+const TITLE: &str = "The one that asks";
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pair {
     pub(crate) client: Client,
@@ -28,7 +37,7 @@ pub(crate) struct Pair {
 }
 
 impl Server {
-    fn destination(self) -> Value {
+    pub(crate) fn destination(self) -> Value {
         let packages = test_deps();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/interop/servers");
         let file = |name: &str| folder.join(name);
@@ -70,6 +79,43 @@ impl Pair {
             | Server::TypeScript2Dual
             | Server::Python2Dual => "modern",
         }
+    }
+
+    /// What the client saw in a scenario in front of an aggregate of servers of all kinds, of which
+    /// this pair's is shown under its own names.
+    ///
+    /// # Panics
+    /// When the pair could not be played, or the client failed in this scenario.
+    pub(crate) fn seen_through_an_aggregate_in(self, scenario: &str) -> Value {
+        static STAGES: Stages<Pair> = Stages::new();
+        // Without `roots_at_start`: members are read before any client comes, so that their start
+        // belongs to none.
+        const PLAYED: &str = "call,progress,two_elicitations,sampling,roots_in_a_call,list_changed,resource_update,logs,restart,cancellation";
+        let mut seen = STAGES.seen_in(self, scenario, || {
+            let (mut destinations, mut members) = (json!({}), json!({}));
+            for (name, server) in MEMBERS {
+                destinations[name] = server.destination();
+                members[name] = match server == self.server {
+                    true => json!({"prefix": "", "title": TITLE}),
+                    false => json!({}),
+                };
+            }
+            through_serve::play_aggregate(self.client, &destinations, &json!({"members": members}), PLAYED)
+        });
+        // Other members may have become known meanwhile.
+        if let Some(added) = seen["added"].as_array_mut() {
+            added.retain(|name| !name.as_str().is_some_and(|name| name.contains("__")));
+        }
+        // What users are asked names the member that asks.
+        for asked in seen["asked"].as_array_mut().into_iter().flatten() {
+            let text = asked
+                .as_str()
+                .and_then(|text| text.strip_prefix(&format!("[{TITLE}] ")));
+            if let Some(text) = text {
+                *asked = text.into();
+            }
+        }
+        seen
     }
 
     /// What the client saw in a scenario.

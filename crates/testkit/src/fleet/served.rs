@@ -47,6 +47,12 @@ impl Served {
         Self::fleet(FleetConfig::new(&format!("  {name}: {destination}\n")), front).await
     }
 
+    /// Starts Rialto with these destinations and aggregates.
+    pub async fn with(destinations: &Value, aggregates: &Value) -> Result<Self> {
+        let file = json!({"destinations": destinations, "aggregates": aggregates}).to_string();
+        Ok(Self::One(Rialto::with_config(&file).await?))
+    }
+
     /// Starts a fleet.
     pub async fn fleet(config: FleetConfig, front: Front) -> Result<Self> {
         let fleet = Box::new(config.start().await?);
