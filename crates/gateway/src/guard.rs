@@ -317,9 +317,6 @@ impl Guard {
     /// configured. Its requests are checked anew each time; this is about its open sessions and
     /// streams.
     pub(crate) fn keeps(&self, earlier: &Self, principal: &str, destination: &str) -> bool {
-        if principal == LOCAL_PRINCIPAL {
-            return true;
-        }
         match principal.split_once('#') {
             None => self.tokens.keeps(&earlier.tokens, principal, destination),
             Some((proxy::VOUCHER, _)) => self.proxies == earlier.proxies,

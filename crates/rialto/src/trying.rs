@@ -25,7 +25,9 @@ const MAX_ARGUMENTS: u64 = 16 << 20;
 pub(crate) fn tools(flags: &ToolsFlags, environment: &Environment) -> ExitCode {
     run(environment, async {
         let (mut client, server) = open(&flags.server, environment).await?;
-        let tools = list(&mut client, &server).await?;
+        let tools = list(&mut client, &server).await;
+        client.close().await;
+        let tools = tools?;
         match flags.json {
             true => print(&format!("{}\n", json!({ "server": server, "tools": tools }))),
             false => {
@@ -33,7 +35,6 @@ pub(crate) fn tools(flags: &ToolsFlags, environment: &Environment) -> ExitCode {
                 print(&listing::text(&server, &tools, columns, has_colour(environment)));
             }
         }
-        client.close().await;
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -41,20 +42,9 @@ pub(crate) fn tools(flags: &ToolsFlags, environment: &Environment) -> ExitCode {
 pub(crate) fn call(flags: &CallFlags, environment: &Environment) -> ExitCode {
     run(environment, async {
         let (mut client, server) = open(&flags.server, environment).await?;
-        let tools = list(&mut client, &server).await?;
-        let tool = tools.iter().find(|tool| tool["name"] == flags.tool.as_str());
-        let tool = tool.ok_or_else(|| Problem::usage(unknown_tool(&flags.tool, &tools)))?;
-        let arguments = match &flags.json {
-            Some(text) => whole(text),
-            None => arguments::read(&tool["inputSchema"], &flags.arguments),
-        };
-        let arguments = arguments.map_err(|message| {
-            let usage = listing::usage(tool);
-            Problem::usage(format!("{message}\n  the tool takes: {} {usage}", flags.tool))
-        })?;
-        let params = json!({ "name": flags.tool, "arguments": arguments });
-        let result = client.request("tools/call", params).await?;
+        let result = result(flags, &mut client, &server).await;
         client.close().await;
+        let result = result?;
         let is_terminal = io::stdout().is_terminal();
         print(&match flags.raw {
             true => format!("{result}\n"),
@@ -65,6 +55,23 @@ pub(crate) fn call(flags: &CallFlags, environment: &Environment) -> ExitCode {
             false => ExitCode::SUCCESS,
         })
     })
+}
+
+/// Calls the tool. Returns its result.
+async fn result(flags: &CallFlags, client: &mut Client, server: &Value) -> Result<Value, Problem> {
+    let tools = list(client, server).await?;
+    let tool = tools.iter().find(|tool| tool["name"] == flags.tool.as_str());
+    let tool = tool.ok_or_else(|| Problem::usage(unknown_tool(&flags.tool, &tools)))?;
+    let arguments = match &flags.json {
+        Some(text) => whole(text),
+        None => arguments::read(&tool["inputSchema"], &flags.arguments),
+    };
+    let arguments = arguments.map_err(|message| {
+        let usage = listing::usage(tool);
+        Problem::usage(format!("{message}\n  the tool takes: {} {usage}", flags.tool))
+    })?;
+    let params = json!({ "name": flags.tool, "arguments": arguments });
+    client.request("tools/call", params).await
 }
 
 /// Runs a try with the log that it needs: none, unless the user asks for one.

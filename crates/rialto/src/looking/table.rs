@@ -12,9 +12,33 @@ use serde_json::Value;
 use crate::admin_socket::Running;
 use crate::terminal::text::{self, Style};
 
-const HEAD: [&str; 10] = [
-    "NAME", "STATE", "ERA", "PROCESS", "SESSIONS", "CALLS", "WAITING", "P50", "P99", "FAILED",
+/// A column: what stands above it, and where it is filled up.
+type Column = (&'static str, Filled);
+
+/// Where a cell is filled up with blanks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filled {
+    /// After a word.
+    After,
+    /// Before a number.
+    Before,
+}
+
+const COLUMNS: [Column; 11] = [
+    ("NAME", Filled::After),
+    ("STATE", Filled::After),
+    ("ERA", Filled::After),
+    ("PROCESS", Filled::After),
+    ("SESSIONS", Filled::Before),
+    ("CALLS", Filled::Before),
+    ("CALLS/S", Filled::Before),
+    ("WAITING", Filled::Before),
+    ("P50", Filled::Before),
+    ("P99", Filled::Before),
+    ("FAILED", Filled::Before),
 ];
+/// The columns that go first where a terminal is narrow.
+const EXPENDABLE: [&str; 3] = ["PROCESS", "WAITING", "ERA"];
 /// The longest cell.
 const CELL: usize = 40;
 const DASH: &str = "–";
@@ -108,35 +132,20 @@ impl<'a> Table<'a> {
             .as_array()
             .map(|all| all.iter().collect())
             .unwrap_or_default();
-        let has_rates = !self.rates.is_empty();
-        let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
-        for destination in &destinations {
-            rows.push(row(destination));
-        }
-        if has_rates {
-            for (row, destination) in rows.iter_mut().zip(
-                [None]
-                    .into_iter()
-                    .chain(destinations.iter().map(|destination| Some(*destination))),
-            ) {
-                row.push(match destination {
-                    None => "CALLS/S".to_owned(),
-                    Some(destination) => self.rate(pid, destination),
-                });
-            }
-        }
-        let widths = widths(&rows);
-        for (at, row) in rows.iter().enumerate() {
-            let Some(destination) = at.checked_sub(1).and_then(|at| destinations.get(at)) else {
-                lines.push((aligned(row, &widths), Style::Dim));
-                continue;
-            };
+        let cells: Vec<Vec<String>> = destinations
+            .iter()
+            .map(|destination| row(destination, self.rate(pid, destination)))
+            .collect();
+        let layout = Layout::of(&cells, !self.rates.is_empty(), shape.columns);
+        let heads = COLUMNS.map(|(head, _)| head.to_owned());
+        lines.push((layout.line(&heads), Style::Dim));
+        for (destination, cells) in destinations.iter().zip(&cells) {
             let style = match destination["state"].as_str() {
                 Some("failed" | "backing_off") => Style::Red,
                 Some("starting" | "running") => Style::Yellow,
                 _ => Style::Plain,
             };
-            lines.push((aligned(row, &widths), style));
+            lines.push((layout.line(cells), style));
             details(destination, shape, lines);
         }
     }
@@ -154,7 +163,7 @@ impl<'a> Table<'a> {
     }
 }
 
-fn row(destination: &Value) -> Vec<String> {
+fn row(destination: &Value, rate: String) -> Vec<String> {
     let state = match (destination["resting"].as_str(), destination["configured"] == true) {
         (_, false) => "draining".to_owned(),
         (Some(resting), true) => resting.split(" (").next().unwrap_or(resting).to_owned(),
@@ -175,6 +184,7 @@ fn row(destination: &Value) -> Vec<String> {
         word(&destination["process"]),
         number(&destination["sessions"]),
         number(&calls["in_flight"]),
+        rate,
         number(&calls["waiting"]),
         latency(&recent["p50_ms"]),
         latency(&recent["p99_ms"]),
@@ -258,26 +268,44 @@ fn details(destination: &Value, shape: Shape, lines: &mut Vec<(String, Style)>) 
     }
 }
 
-fn widths(rows: &[Vec<String>]) -> Vec<usize> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    (0..columns).map(width).collect()
-}
+/// Which columns are shown, and how wide.
+struct Layout(Vec<(usize, usize)>);
 
-/// Returns a row with its numbers to the right.
-fn aligned(row: &[String], widths: &[usize]) -> String {
-    let cells = row
-        .iter()
-        .zip(widths)
-        .enumerate()
-        .map(|(column, (cell, width))| match column < 4 {
-            true => text::column(cell, *width),
-            false => text::column_right(cell, *width),
+impl Layout {
+    /// Returns a layout that fits so many columns of a terminal, as far as columns may go.
+    fn of(rows: &[Vec<String>], has_rates: bool, most: usize) -> Self {
+        let width = |at: usize, head: &str| {
+            let cells = rows.iter().filter_map(|row| row.get(at));
+            let widest = cells.map(|cell| cell.chars().count()).max();
+            widest.unwrap_or_default().max(head.chars().count())
+        };
+        let shown = |(head, _): &Column| has_rates || *head != "CALLS/S";
+        let mut columns: Vec<(usize, usize)> = COLUMNS
+            .iter()
+            .enumerate()
+            .filter(|(_, column)| shown(column))
+            .map(|(at, (head, _))| (at, width(at, head)))
+            .collect();
+        for expendable in EXPENDABLE {
+            let whole: usize = columns.iter().map(|(_, width)| width + 2).sum();
+            if whole <= most.saturating_add(2) {
+                break;
+            }
+            columns.retain(|(at, _)| COLUMNS.get(*at).is_none_or(|(head, _)| *head != expendable));
+        }
+        Self(columns)
+    }
+
+    fn line(&self, cells: &[String]) -> String {
+        let shown = self.0.iter().filter_map(|(at, width)| {
+            let (cell, (_, filled)) = (cells.get(*at)?, COLUMNS.get(*at)?);
+            Some(match filled {
+                Filled::After => text::column(cell, *width),
+                Filled::Before => text::column_right(cell, *width),
+            })
         });
-    cells.collect::<Vec<_>>().join("  ")
+        shown.collect::<Vec<_>>().join("  ")
+    }
 }
 
 fn word(value: &Value) -> String {
@@ -414,7 +442,21 @@ search  not started  –       shared          0      0        0       –      
             .lines()
             .find(|line| line.starts_with("files"))
             .expect("a line");
-        assert!(line.ends_with("  15"), "{line:?}");
+        assert!(line.contains("  15  "), "{line:?}");
         assert!(text.contains("CALLS/S"), "{text}");
+    }
+
+    #[test]
+    fn columns_that_matter_less_go_where_the_terminal_is_narrow() {
+        let (before, now) = (running(), running());
+        let narrow = Shape { columns: 80, ..SHAPE };
+        let text = Table::of(&now)
+            .since(&before, Duration::from_secs(2))
+            .text(narrow);
+        let head = text.lines().find(|line| line.starts_with("NAME"));
+        assert_eq!(
+            head,
+            Some("NAME    STATE        ERA     SESSIONS  CALLS  CALLS/S     P50    P99  FAILED")
+        );
     }
 }
