@@ -134,7 +134,10 @@ fn own_files(flags: &AdoptFlags, surroundings: &Surroundings<'_>) -> Result<OwnF
         ));
     }
     Ok(OwnFiles {
-        config: (usual.as_ref() != Some(&destinations)).then(|| destinations.clone()),
+        // `attach` looks where the variable points, and a host may have it or not.
+        config: (usual.as_ref() != Some(&destinations)
+            || surroundings.environment.filled("RIALTO_CONFIG").is_some())
+        .then(|| destinations.clone()),
         destinations,
         destinations_text,
         secrets,

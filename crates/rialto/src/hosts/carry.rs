@@ -88,6 +88,9 @@ impl std::fmt::Debug for SecretValue {
 
 /// Returns a stdio server as a destination, or why it cannot be one.
 pub(crate) fn stdio(found: &Stdio, carry: Carry<'_>, purpose: Purpose) -> Result<Target, String> {
+    if found.is_sandboxed && purpose == Purpose::Attach {
+        return Err("runs in a sandbox of the host, which it would leave".to_owned());
+    }
     let mut words = Vec::new();
     let mut before: Option<&str> = None;
     for phrase in &found.words {
@@ -423,6 +426,17 @@ mod tests {
                 .contains("workspaceFolder")
         );
         assert!(target(text, Purpose::Attach, Some(Path::new("/work/app"))).is_ok());
+    }
+
+    #[test]
+    fn a_server_does_not_leave_its_sandbox() {
+        let text = r#"{"command": "x", "sandboxEnabled": true}"#;
+        assert!(
+            target(text, Purpose::Attach, None)
+                .expect_err("it stays")
+                .contains("sandbox")
+        );
+        assert!(target(text, Purpose::Import, None).is_ok());
     }
 
     #[test]

@@ -83,6 +83,8 @@ pub(crate) struct Stdio {
     pub(crate) env: Vec<(String, Phrase)>,
     pub(crate) cwd: Option<Phrase>,
     pub(crate) form: CommandForm,
+    /// Whether the host runs it in a sandbox of its own.
+    pub(crate) is_sandboxed: bool,
     /// Keys that have no counterpart in Rialto.
     pub(crate) left_out: Vec<String>,
 }
@@ -258,6 +260,8 @@ impl<'a> Fields<'a> {
                 .filter(|cwd| !cwd.is_empty())
                 .map(|cwd| Phrase::parse(&cwd, style)),
             form,
+            is_sandboxed: self.text("sandboxEnabled").as_deref() == Some("true")
+                || matches!(self.get("sandbox").map(|node| &node.value), Some(Value::Map(_))),
             left_out: self.left_out(),
         }))
     }
@@ -503,6 +507,17 @@ mod tests {
             ),
         ] {
             assert_eq!(entry(text), Entry::Rialto { is_attached }, "{text}");
+        }
+    }
+
+    #[test]
+    fn servers_in_a_sandbox_of_the_host_are_known() {
+        for (text, expected) in [
+            (r#"{"command": "x", "sandboxEnabled": true}"#, true),
+            (r#"{"command": "x", "sandbox": {"network": {}}}"#, true),
+            (r#"{"command": "x", "sandboxEnabled": false}"#, false),
+        ] {
+            assert_eq!(stdio(text).is_sandboxed, expected, "{text}");
         }
     }
 
