@@ -9,3 +9,4 @@ mod home;
 mod import;
 mod install;
 mod kills;
+mod works;
