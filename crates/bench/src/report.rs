@@ -597,7 +597,7 @@ mod tests {
         let mut results = Results::default();
         let fleet = vec![0.99, 2.7, 1.73, 1.01, 1.5];
         results.cells.insert((Row::Fleet, System::Rialto), Ok(fleet));
-        let threads = vec![5.0, 2.0, 1.06, 1.61];
+        let threads = vec![5.0, 2.0, 3.0, 1.06, 1.61];
         results.cells.insert((Row::Threads, System::Rialto), Ok(threads));
         let systems = [System::Native, System::Rialto];
         let page = page(&results, &crate::row::ALL, &systems, None);

@@ -66,7 +66,11 @@ async fn page(url: &Value) -> Result<testkit::authorization_server::browser::Pag
 async fn legacy_client_sends_its_user_to_the_page_and_calls_again() -> Result<()> {
     let running = Running::start("").await?;
     let client = legacy_with(&running.rialto, json!({"elicitation": {"url": {}}})).await?;
-    let shown = wait_for_tools(&client, |tools| tools.iter().any(|tool| tool == "far__whoami")).await;
+    let shown = wait_for_tools(&client, |tools| {
+        let has_tool_of = |member: &str| tools.iter().any(|tool| tool.starts_with(member));
+        has_tool_of("old__") && has_tool_of("far__")
+    })
+    .await;
     running.authorization_server.revoke(true);
     let asked = client.call(1, "far__whoami", json!({})).await?.answer();
     assert_eq!(asked["error"]["code"], -32042, "{asked}");
