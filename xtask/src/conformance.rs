@@ -141,6 +141,9 @@ enum Way {
     Chain,
     /// Three replicas behind a round-robin balancer, each with the fixture as a shared child.
     Fleet,
+    /// An aggregate of three fixtures: a legacy child, a modern child, and one of both eras that is
+    /// reached over HTTP. The one of the cell's era is shown under its own names.
+    Aggregate,
 }
 
 impl Way {
@@ -154,11 +157,14 @@ impl Way {
         Self::Remote,
         Self::Chain,
         Self::Fleet,
+        Self::Aggregate,
     ];
 
     fn replicas(self) -> usize {
         match self {
-            Self::Native | Self::Shared | Self::PerSession | Self::Remote | Self::Chain => 1,
+            Self::Native | Self::Shared | Self::PerSession | Self::Remote | Self::Chain | Self::Aggregate => {
+                1
+            }
             Self::Fleet => 3,
         }
     }
@@ -171,6 +177,7 @@ impl Way {
             Self::Remote => "remote",
             Self::Chain => "chain",
             Self::Fleet => "fleet",
+            Self::Aggregate => "aggregate",
         }
     }
 }

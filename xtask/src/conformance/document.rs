@@ -30,6 +30,9 @@ process modes.
   Rialto that has the server as a child. Both run for the newest revision of each era.
 - *Fleet* is three replicas behind a round-robin balancer without affinity, each with a shared
   server of its own, for the newest revisions.
+- *Aggregate* is three such servers as one endpoint: a legacy child, a modern child, and a remote
+  server of both eras. The server of the row has no prefix, so that the suite knows its names; the
+  row `dual` is the remote one. The other two are listed beside it.
 
 Each field has the number of scenarios that passed. The number after a plus sign is for scenarios
 that the suite runs although the revision does not require them. Then comes the number of checks
@@ -49,8 +52,8 @@ pub(super) fn render(measured: &[Measured], expected: &Expected) -> String {
 
 fn totals(text: &mut String, measured: &[Measured]) {
     text.push_str(
-        "| Suite | Revision | Era | Native | Rialto, `shared` | Rialto, `per_session` | Rialto, remote | Rialto, chain | Rialto, fleet |\n\
-         |---|---|---|---|---|---|---|---|---|\n",
+        "| Suite | Revision | Era | Native | Rialto, `shared` | Rialto, `per_session` | Rialto, remote | Rialto, chain | Rialto, fleet | Rialto, aggregate |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
     );
     for row in measured.chunk_by(|one, other| same_row(one.cell, other.cell)) {
         let Some(Measured { cell, .. }) = row.first() else {
@@ -192,7 +195,7 @@ mod tests {
         let text = render(&measured, &Expected::default());
         let row = format!(
             "| 0.2.0-alpha.12 | 2026-07-28 | dual |{}",
-            " 0 of 0, 0 checks |".repeat(6)
+            " 0 of 0, 0 checks |".repeat(Way::ALL.len())
         );
         assert!(text.contains(&row), "{text}");
         assert!(text.contains("Every check that passes natively passes through Rialto."));

@@ -54,7 +54,7 @@ impl Failure {
     pub fn covers(&self, cell: Cell) -> bool {
         let way = match cell.way {
             Way::Native => self.way == cell.way.as_str(),
-            Way::Shared | Way::PerSession | Way::Remote | Way::Chain | Way::Fleet => {
+            Way::Shared | Way::PerSession | Way::Remote | Way::Chain | Way::Fleet | Way::Aggregate => {
                 self.way == ANY || self.way == cell.way.as_str()
             }
         };

@@ -15,12 +15,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Cell, Way};
+use super::{Cell, Era, Way};
 
 const START: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(30);
 
-const WARM_UP: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}"#;
+const WARM_UP: &str = r#"{"jsonrpc":"2.0","id":1,"method":"METHOD","params":{"name":"NAME","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}"#;
+/// A tool of the fixture that needs no argument.
+const TOOL: &str = "test_simple_text";
 
 /// A running server. Dropping it kills it; `stop` asks it to leave and looks at how it does.
 #[derive(Debug)]
@@ -84,6 +86,17 @@ impl Subject {
                     .args(["--era", cell.era.as_str()]);
                 Self::run(cell.way, command, folder, "subject.log")
             }
+            Way::Aggregate => {
+                let mut command = Command::new(node);
+                let remote = Era::Dual.as_str();
+                command.arg(fixture).args(["--era", remote, "--http", "0"]);
+                let behind = Self::run(Way::Native, command, folder, "behind.log")?;
+                let config = aggregate(cell, programs, &behind.url);
+                let mut subject = Self::with_config(&config, cell, rialto, folder)?;
+                subject.url = subject.url_of_aggregate()?;
+                subject.behind = Some(Box::new(behind));
+                Ok(subject)
+            }
             Way::Chain => {
                 let command = of_child(cell, Way::Shared, programs);
                 let behind = Self::run(Way::Shared, command, folder, "behind.log")?;
@@ -94,17 +107,28 @@ impl Subject {
 
     /// Rialto in front of something that is running already.
     fn in_front_of(behind: Self, cell: Cell, rialto: &Path, folder: &Path) -> anyhow::Result<Self> {
-        let config = folder.join("destinations.yml");
         let text = format!(
             "destinations:\n  fixture:\n    type: streamable_http\n    url: {}\n",
             behind.url
         );
+        let mut subject = Self::with_config(&text, cell, rialto, folder)?;
+        subject.behind = Some(Box::new(behind));
+        Ok(subject)
+    }
+
+    fn with_config(text: &str, cell: Cell, rialto: &Path, folder: &Path) -> anyhow::Result<Self> {
+        let config = folder.join("destinations.yml");
         std::fs::write(&config, text).context("cannot write a configuration")?;
         let mut command = bridge(rialto);
         command.arg("--config").arg(config).args(cell.suite.serve_flags);
-        let mut subject = Self::run(cell.way, command, folder, "subject.log")?;
-        subject.behind = Some(Box::new(behind));
-        Ok(subject)
+        Self::run(cell.way, command, folder, "subject.log")
+    }
+
+    /// Returns the address of the aggregate. The log begins with that of a member.
+    fn url_of_aggregate(&self) -> anyhow::Result<String> {
+        let host = self.url.strip_prefix("http://").context("an http address")?;
+        let (host, _) = host.split_once('/').context("an address with a path")?;
+        Ok(format!("http://{host}/{AGGREGATE}/mcp"))
     }
 
     fn run(way: Way, mut command: Command, folder: &Path, log: &str) -> anyhow::Result<Self> {
@@ -141,18 +165,26 @@ impl Subject {
     pub fn warm_up(&self) -> anyhow::Result<()> {
         let address = self.url.strip_prefix("http://").context("an http address")?;
         let (host, path) = address.split_once('/').context("an address with a path")?;
+        // A list of an aggregate starts no server that was read before.
+        let (method, name) = match self.way {
+            Way::Aggregate => ("tools/call", format!("Mcp-Name: {TOOL}\r\n")),
+            Way::Native | Way::Shared | Way::PerSession | Way::Remote | Way::Chain | Way::Fleet => {
+                ("tools/list", String::new())
+            }
+        };
+        let body = WARM_UP.replace("METHOD", method).replace("NAME", TOOL);
         let head = format!(
             "POST /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Type: application/json\r\n\
              Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n\
-             Mcp-Method: tools/list\r\nContent-Length: {}\r\n\r\n",
-            WARM_UP.len()
+             Mcp-Method: {method}\r\n{name}Content-Length: {}\r\n\r\n",
+            body.len()
         );
         let mut stream = TcpStream::connect(host).context("cannot connect")?;
         stream
             .set_read_timeout(Some(START))
             .context("cannot set a time limit")?;
         stream.write_all(head.as_bytes()).context("cannot write")?;
-        stream.write_all(WARM_UP.as_bytes()).context("cannot write")?;
+        stream.write_all(body.as_bytes()).context("cannot write")?;
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).context("cannot read")?;
         ensure!(
@@ -176,7 +208,7 @@ impl Subject {
         let complaint = match self.way {
             // Node dies of the signal, and nothing is asked of it.
             Way::Native => None,
-            Way::Shared | Way::PerSession | Way::Remote | Way::Chain | Way::Fleet => {
+            Way::Shared | Way::PerSession | Way::Remote | Way::Chain | Way::Fleet | Way::Aggregate => {
                 (!status.success()).then(|| format!("rialto left with {status} when it was asked to end"))
             }
         };
@@ -203,6 +235,40 @@ fn of_child(cell: Cell, way: Way, programs: Programs<'_>) -> Command {
         .args([programs.node, programs.fixture])
         .args(["--era", cell.era.as_str()]);
     command
+}
+
+/// The name of the aggregate.
+const AGGREGATE: &str = "fixture";
+
+/// Returns the configuration of an aggregate of servers of all kinds. The one that the cell is about
+/// has no prefix, so that it has the names that the suite knows.
+fn aggregate(cell: Cell, programs: Programs<'_>, remote: &str) -> String {
+    let child = |era: Era| {
+        let command = [
+            &*programs.node.to_string_lossy(),
+            &*programs.fixture.to_string_lossy(),
+            "--era",
+            era.as_str(),
+        ];
+        format!("{{ command: {command:?} }}")
+    };
+    let members = [
+        (Era::Legacy, "legacy", child(Era::Legacy)),
+        (Era::Modern, "modern", child(Era::Modern)),
+        (
+            Era::Dual,
+            "remote",
+            format!("{{ type: streamable_http, url: {remote:?} }}"),
+        ),
+    ];
+    let mut destinations = String::new();
+    let mut listed = String::new();
+    for (era, name, destination) in members {
+        destinations.push_str(&format!("  {name}: {destination}\n"));
+        let settings = if era == cell.era { "{ prefix: '' }" } else { "{}" };
+        listed.push_str(&format!("      {name}: {settings}\n"));
+    }
+    format!("destinations:\n{destinations}aggregates:\n  {AGGREGATE}:\n    members:\n{listed}")
 }
 
 fn bridge(rialto: &Path) -> Command {
