@@ -12,20 +12,24 @@ use crate::handler::{Era, Work, write_notice, write_progress};
 /// What one read may bring, and about how much is gathered before it is written.
 const CHUNK: usize = 256 << 10;
 
-/// Serves one era until stdin ends, and takes this long for the bytes of one read.
-pub fn run(era: Era, delay: Option<Duration>) -> io::Result<()> {
+/// What a server does beside its usual work.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Habits {
+    /// How long it takes for the bytes of one read.
+    pub delay: Option<Duration>,
+    /// How many more tools it lists.
+    pub tools: Option<usize>,
+}
+
+/// Serves one era until stdin ends.
+pub fn run(era: Era, habits: Habits) -> io::Result<()> {
     // The standard library's handles buffer in small pieces and under a lock.
     let mut input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    serve(&mut input, &mut output, era, delay)
+    serve(&mut input, &mut output, era, habits)
 }
 
-fn serve(
-    input: &mut impl Read,
-    output: &mut impl Write,
-    era: Era,
-    delay: Option<Duration>,
-) -> io::Result<()> {
+fn serve(input: &mut impl Read, output: &mut impl Write, era: Era, habits: Habits) -> io::Result<()> {
     let mut buffer = vec![0; CHUNK];
     let mut filled = 0;
     let mut out = Vec::with_capacity(CHUNK);
@@ -40,14 +44,14 @@ fn serve(
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
-        if let Some(delay) = delay {
+        if let Some(delay) = habits.delay {
             std::thread::sleep(delay);
         }
         let (mut start, mut search) = (0, filled);
         filled += read;
         while let Some(found) = memchr(b'\n', &buffer[search..filled]) {
             let end = search + found;
-            answer(&buffer[start..end], era, &mut out, output)?;
+            answer(&buffer[start..end], era, habits, &mut out, output)?;
             start = end + 1;
             search = start;
         }
@@ -60,8 +64,20 @@ fn serve(
     }
 }
 
-fn answer(line: &[u8], era: Era, out: &mut Vec<u8>, output: &mut impl Write) -> io::Result<()> {
+fn answer(
+    line: &[u8],
+    era: Era,
+    habits: Habits,
+    out: &mut Vec<u8>,
+    output: &mut impl Write,
+) -> io::Result<()> {
     let work = Work::of(line);
+    if let Some(tools) = habits.tools
+        && work.write_long_list(era, tools, out)
+    {
+        out.push(b'\n');
+        return spill(out, output);
+    }
     match work {
         Work::Progress {
             token: Some(token),
@@ -116,7 +132,7 @@ mod tests {
         );
         let input = [line.as_bytes(), line.as_bytes()].concat();
         let mut output = Vec::new();
-        serve(&mut &input[..], &mut output, Era::Legacy, None).expect("memory");
+        serve(&mut &input[..], &mut output, Era::Legacy, Habits::default()).expect("memory");
         let lines: Vec<_> = output.split(|byte| *byte == b'\n').collect();
         assert_eq!(lines.len(), 3, "two lines and the end of the last one");
         assert_eq!(lines[0], lines[1]);
@@ -128,7 +144,7 @@ mod tests {
         let input = br#"{"id":1,"method":"tools/call","params":{"name":"notify","arguments":{"count":2}}}"#;
         let mut output = Vec::new();
         let lines = [&input[..], b"\n"].concat();
-        serve(&mut &lines[..], &mut output, Era::Legacy, None).expect("memory");
+        serve(&mut &lines[..], &mut output, Era::Legacy, Habits::default()).expect("memory");
         let text = String::from_utf8(output).expect("text");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 3);

@@ -133,6 +133,28 @@ impl<'a> Work<'a> {
         }
     }
 
+    /// Appends the answer to a list of this server with so many tools more. `false`: it is no list.
+    pub fn write_long_list(&self, era: Era, tools: usize, out: &mut Vec<u8>) -> bool {
+        let Self::List { id } = *self else {
+            return false;
+        };
+        begin_result(out, id, era);
+        out.extend_from_slice(TOOLS.strip_suffix(']').unwrap_or(TOOLS).as_bytes());
+        for number in 0..tools {
+            write(
+                out,
+                format_args!(
+                    r#",{{"name":"tool_{number}","description":"Does the work of number {number}, with a sentence that is as long as usual","inputSchema":{{"type":"object","properties":{{"path":{{"type":"string","description":"Where it is done"}},"count":{{"type":"integer","description":"How often it is done"}}}},"required":["path"]}}}}"#
+                ),
+            );
+        }
+        match era {
+            Era::Legacy => out.extend_from_slice(b"]}}"),
+            Era::Modern => write(out, format_args!("],{CACHED}}}}}")),
+        }
+        true
+    }
+
     /// Appends the response, without a line end. `false`: there is none to give.
     pub fn write_response(&self, era: Era, out: &mut Vec<u8>) -> bool {
         match (*self, era) {
@@ -253,6 +275,17 @@ mod tests {
         assert!(of(Era::Modern, "server/discover").contains(r#""supportedVersions":["2026-07-28"]"#));
         assert!(of(Era::Modern, "tools/list").contains(r#""result":{"resultType":"complete","tools":["#));
         assert!(of(Era::Legacy, "tools/list").ends_with("}]}}"));
+    }
+
+    #[test]
+    fn a_long_list_has_so_many_tools_more() {
+        for era in [Era::Legacy, Era::Modern] {
+            let mut out = Vec::new();
+            assert!(Work::of(br#"{"id":1,"method":"tools/list"}"#).write_long_list(era, 47, &mut out));
+            let text = String::from_utf8(out).expect("text");
+            assert_eq!(text.matches("inputSchema").count(), 50, "{text}");
+            assert_eq!(text.matches('{').count(), text.matches('}').count(), "{text}");
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ enum Work {
 }
 
 const PLAIN: Call = Call::Echo { padding: 0 };
-const WORKS: [(&str, Work, Setup); 12] = [
+const WORKS: [(&str, Work, Setup); 13] = [
     (
         "64 in flight, 16 sessions",
         Work::Calls {
@@ -63,6 +63,15 @@ const WORKS: [(&str, Work, Setup); 12] = [
         "… at the owner of its session, in a fleet",
         Work::Fleet,
         Setup::Plain,
+    ),
+    (
+        "… through an aggregate of three",
+        Work::Calls {
+            sessions: 16,
+            in_flight: 64,
+            call: PLAIN,
+        },
+        Setup::Aggregate,
     ),
     (
         "1 in flight",

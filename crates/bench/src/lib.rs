@@ -5,6 +5,7 @@
 //! else in the house may depend on it. It measures; it asserts nothing about protocol conformance,
 //! which has tests of its own.
 
+pub mod aggregate;
 pub mod connect;
 pub mod connection;
 pub mod echo;

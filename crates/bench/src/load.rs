@@ -28,6 +28,8 @@ pub struct Target {
     pub token: Option<String>,
     /// The words of its clients.
     pub words: Era,
+    /// The name of the tool `echo` there.
+    pub tool: &'static str,
     /// Set where it is reached over TLS.
     pub tls: Option<Tls>,
 }
@@ -114,9 +116,9 @@ pub async fn open_session(
     match target.words {
         Era::Legacy => {
             let id = open_id(connection, target, path).await?;
-            Ok(Session::new(target.front(path), &id))
+            Ok(Session::new(target.front(path), &id).calling(target.tool))
         }
-        Era::Modern => Ok(Session::modern(target.front(path))),
+        Era::Modern => Ok(Session::modern(target.front(path), target.tool)),
     }
 }
 

@@ -443,6 +443,27 @@ fn goals(results: &Results) -> Vec<Goal> {
             rialto(Row::Fleet, 4),
         ),
         goal(
+            "aggregate: CPU per call of a legacy client",
+            AtMost,
+            (1.2, 1.1),
+            "×",
+            rialto(Row::Aggregate, 0),
+        ),
+        goal(
+            "aggregate: CPU per call of a modern client",
+            AtMost,
+            (1.2, 1.1),
+            "×",
+            rialto(Row::Aggregate, 1),
+        ),
+        goal(
+            "aggregate: 5,000 tools listed while no child runs, p50",
+            AtMost,
+            (20.0, 5.0),
+            "ms",
+            rialto(Row::Catalogue, 0),
+        ),
+        goal(
             "10 → 1,000 sessions: CPU per call",
             AtMost,
             (1.3, 1.05),
@@ -528,6 +549,9 @@ some peers start for every session.
 - *fleet*: two replicas and a Redis server (see [fleet.md](fleet.md)). A forwarded call reaches the
   replica that does not own its session; its CPU is that of both replicas. A session is opened, used
   and deleted at one replica. The base is a Rialto without `cluster` and `state_dir`.
+- *aggregate*: three destinations as one endpoint, two legacy servers and a modern one. The base is
+  the same call to the destination itself. In the row with 100 members each list is answered from
+  the catalogue, after all children have ended (`start: lazy`, `idle_stop`).
 - *two threads*: Rialto with `threads: 2`, against `threads: 1`.
 - Peers run as documented, with sessions, and with reduced logs. A cell with words has the reason
   why there is no number.

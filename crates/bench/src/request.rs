@@ -37,6 +37,8 @@ pub struct Front<'a> {
 #[derive(Debug, Clone)]
 pub struct Session {
     words: Era,
+    /// The name of the tool `echo` there.
+    tool: &'static str,
     head: Vec<u8>,
     tail: Vec<u8>,
 }
@@ -81,11 +83,17 @@ impl Session {
         Self::with(Era::Legacy, front, &mine)
     }
 
-    /// A modern client of the tool `echo`: there is nothing to open.
-    pub fn modern(front: Front<'_>) -> Self {
-        let mine =
-            format!("Mcp-Protocol-Version: {MODERN_VERSION}\r\nMcp-Method: tools/call\r\nMcp-Name: echo\r\n");
-        Self::with(Era::Modern, front, &mine)
+    /// The same, which calls `echo` by this name.
+    pub fn calling(self, tool: &'static str) -> Self {
+        Self { tool, ..self }
+    }
+
+    /// A modern client of the tool `echo`, which has this name: there is nothing to open.
+    pub fn modern(front: Front<'_>, tool: &'static str) -> Self {
+        let mine = format!(
+            "Mcp-Protocol-Version: {MODERN_VERSION}\r\nMcp-Method: tools/call\r\nMcp-Name: {tool}\r\n"
+        );
+        Self::with(Era::Modern, front, &mine).calling(tool)
     }
 
     fn with(words: Era, front: Front<'_>, mine: &str) -> Self {
@@ -99,6 +107,7 @@ impl Session {
         );
         Self {
             words,
+            tool: ECHO,
             head,
             tail: tail.into_bytes(),
         }
@@ -106,7 +115,7 @@ impl Session {
 
     /// Writes a call in the words of this client.
     pub fn write_call(&self, out: &mut Vec<u8>, call: Call, id: u64) {
-        write_call(out, self.words, call, id);
+        write_named_call(out, self.words, self.tool, call, id);
     }
 
     /// A whole POST with this body.
@@ -128,10 +137,17 @@ impl Session {
     }
 }
 
+/// What the server calls its tool `echo`.
+pub const ECHO: &str = "echo";
+
 /// Writes a call as JSON.
 pub fn write_call(out: &mut Vec<u8>, words: Era, call: Call, id: u64) {
+    write_named_call(out, words, ECHO, call, id);
+}
+
+fn write_named_call(out: &mut Vec<u8>, words: Era, echo: &str, call: Call, id: u64) {
     let (name, count, padding) = match call {
-        Call::Echo { padding } => ("echo", 0, padding),
+        Call::Echo { padding } => (echo, 0, padding),
         Call::Progress { count } => ("progress", count, 0),
         Call::Notify { count } => ("notify", count, 0),
     };

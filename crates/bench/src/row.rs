@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use tokio::process::Command;
 
+use crate::aggregate;
 use crate::connect::{self, Measure, Measured};
 use crate::fan_out::{self, Plan};
 use crate::fleet;
@@ -14,7 +15,7 @@ use crate::load::{self, Outcome, Pace, Target, Until};
 use crate::meter;
 use crate::overload;
 use crate::pipe::Pipe;
-use crate::request::{Call, Session};
+use crate::request::{Call, ECHO, Session};
 use crate::sdk;
 use crate::system::{Credentials, Programs, Running, Setup, System};
 use crate::threads::{self, Tokens};
@@ -43,6 +44,8 @@ pub enum Row {
     Overload,
     Threads,
     Fleet,
+    Aggregate,
+    Catalogue,
     Remote,
     Remote1M,
     RemoteProgress,
@@ -53,7 +56,7 @@ pub enum Row {
     ConnectIdle,
 }
 
-pub const ALL: [Row; 29] = [
+pub const ALL: [Row; 31] = [
     Row::Flight64,
     Row::Flight16,
     Row::Flight1,
@@ -75,6 +78,8 @@ pub const ALL: [Row; 29] = [
     Row::Overload,
     Row::Threads,
     Row::Fleet,
+    Row::Aggregate,
+    Row::Catalogue,
     Row::Remote,
     Row::Remote1M,
     Row::RemoteProgress,
@@ -147,6 +152,8 @@ impl Row {
             Self::Overload => "overload",
             Self::Threads => "threads",
             Self::Fleet => "fleet",
+            Self::Aggregate => "aggregate",
+            Self::Catalogue => "catalogue",
             Self::Remote => "remote",
             Self::Remote1M => "remote-1mb",
             Self::RemoteProgress => "remote-progress",
@@ -183,6 +190,8 @@ impl Row {
             Self::Overload => "ten times as many calls as can be done",
             Self::Threads => "one thread against two",
             Self::Fleet => "a replica of a fleet, and `state_dir`, against neither",
+            Self::Aggregate => "64 in flight through an aggregate, against its member",
+            Self::Catalogue => "tools of 100 members with 50 each, listed while no child runs",
             Self::Remote => "64 in flight, 16 sessions, in front of native",
             Self::Remote1M => "1 MB payload, 4 in flight, in front of native",
             Self::RemoteProgress => "call with 10 progress messages, 16 in flight, in front of native",
@@ -249,6 +258,16 @@ impl Row {
                 Factor("CPU per call with `state_dir`, ×"),
                 Factor("CPU per session opened, used, deleted with `state_dir`, ×"),
             ],
+            Self::Aggregate => &[
+                Factor("CPU per call of a legacy client, ×"),
+                Factor("CPU per call of a modern client, ×"),
+            ],
+            Self::Catalogue => &[
+                Millis("a list, p50"),
+                Bytes("length of a list"),
+                Cpu("CPU per list"),
+                Bytes("memory (PSS)"),
+            ],
             Self::Destinations => &[
                 Factor("CPU per call with one in use, ×"),
                 Factor("CPU per call with all in use, ×"),
@@ -271,7 +290,9 @@ impl Row {
             | Self::Translation
             | Self::Overload
             | Self::Threads
-            | Self::Fleet => system == System::Rialto,
+            | Self::Fleet
+            | Self::Aggregate
+            | Self::Catalogue => system == System::Rialto,
             Self::Sessions | Self::Remote | Self::Remote1M | Self::RemoteProgress => {
                 matches!(system, System::Native | System::Rialto)
             }
@@ -325,6 +346,11 @@ impl Row {
             Self::Translation => measure_translation(system, programs, effort).await,
             Self::Overload => measure_overload(system, programs, effort).await,
             Self::Fleet => fleet::measure(programs, effort).await,
+            Self::Aggregate => measure_aggregate(system, programs, effort).await,
+            Self::Catalogue => {
+                let listing = aggregate::listing(programs, effort).await?;
+                Ok(vec![listing.time, listing.bytes, listing.cpu, listing.memory])
+            }
             Self::Threads => {
                 let latency = threads::beside_large_messages(programs, effort).await?;
                 let rate = threads::heavy_calls(programs, effort, Tokens::Remembered).await?;
@@ -392,6 +418,8 @@ impl Row {
             | Self::Overload
             | Self::Threads
             | Self::Fleet
+            | Self::Aggregate
+            | Self::Catalogue
             | Self::Remote => (16, 64, PLAIN),
             Self::ConnectFlight64 => (1, 64, PLAIN),
             Self::Flight16 => (4, 16, PLAIN),
@@ -472,6 +500,8 @@ impl Row {
             | Self::Overload
             | Self::Threads
             | Self::Fleet
+            | Self::Aggregate
+            | Self::Catalogue
             | Self::Remote
             | Self::Remote1M
             | Self::RemoteProgress
@@ -585,6 +615,29 @@ async fn measure_translation(
     legacy.stop().await?;
     modern.stop().await?;
     Ok(costs.chunks(2).map(|pair| pair[0] / pair[1]).collect())
+}
+
+/// Compares calls through an aggregate with those of the same client to the member that has them.
+async fn measure_aggregate(system: System, programs: &Programs, effort: Effort) -> anyhow::Result<Vec<f64>> {
+    let running = system.start(Setup::Aggregate, programs)?;
+    let through = &running.target;
+    let member = Target {
+        paths: vec!["/echo/mcp".to_owned()],
+        tool: ECHO,
+        ..through.clone()
+    };
+    let targets = [Era::Legacy, Era::Modern].into_iter().flat_map(|words| {
+        [through, &member].map(|target| {
+            let target = Target {
+                words,
+                ..target.clone()
+            };
+            (target, 16)
+        })
+    });
+    let costs = costs(targets.collect(), effort).await;
+    running.stop().await?;
+    Ok(costs?.chunks(2).map(|pair| pair[0] / pair[1]).collect())
 }
 
 /// What a call costs at each of several targets that take turns, with so many sessions each.

@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use crate::handler::Era;
 use crate::issuer::Issuer;
 use crate::load::Target;
-use crate::request::{self, Front};
+use crate::request::{self, ECHO, Front};
 use crate::tls::Tls;
 
 /// The system that is measured.
@@ -60,6 +60,14 @@ pub enum Setup {
     Everything(Credentials),
     /// In front of a server of the modern era (Rialto only).
     ModernServer,
+    /// A destination and an aggregate of it and two others (Rialto only).
+    Aggregate,
+    /// An aggregate of so many members with so many tools each, which end when they are not used
+    /// (Rialto only).
+    Catalogue {
+        members: usize,
+        tools: usize,
+    },
     /// A server that takes its time, and room for so many calls (Rialto only).
     Narrow {
         calls: usize,
@@ -109,6 +117,8 @@ const STATIC_TOKEN: (&str, &str) = (
     "bench-token",
     "sha256:7137e16f75a1d75b6fd65930672814806cdc1a0d6e0aa38611afc996a402258b",
 );
+/// The name of the tool `echo` in the aggregate.
+const MEMBERS_ECHO: &str = "echo__echo";
 /// More sessions than any row opens; the default is meant for people, not for load.
 const MAX_SESSIONS: &str = "4000";
 
@@ -192,6 +202,7 @@ impl System {
             Setup::Everything(_) | Setup::Narrow { .. } | Setup::Heavy { .. } => vec!["/echo/mcp".to_owned()],
             Setup::Beside { .. } => vec!["/small/mcp".to_owned(), "/large/mcp".to_owned()],
             Setup::Remote => vec!["/native/mcp".to_owned()],
+            Setup::Aggregate | Setup::Catalogue { .. } => vec!["/all/mcp".to_owned()],
             Setup::Plain | Setup::LargeMessages | Setup::Audit | Setup::ModernServer => {
                 vec!["/mcp".to_owned()]
             }
@@ -221,6 +232,10 @@ impl System {
                 pid,
                 paths,
                 token,
+                tool: match setup {
+                    Setup::Aggregate => MEMBERS_ECHO,
+                    _ => ECHO,
+                },
                 words: Era::Legacy,
                 tls,
             },
@@ -262,7 +277,9 @@ impl System {
                     | Setup::Everything(_)
                     | Setup::Narrow { .. }
                     | Setup::Beside { .. }
-                    | Setup::Heavy { .. } => {
+                    | Setup::Heavy { .. }
+                    | Setup::Aggregate
+                    | Setup::Catalogue { .. } => {
                         let config = files.join("destinations.yml");
                         let text = configuration(setup, &echo, files, issuer);
                         std::fs::write(&config, text).context("cannot write a configuration")?;
@@ -289,7 +306,9 @@ impl System {
                 | Setup::Narrow { .. }
                 | Setup::Remote
                 | Setup::Beside { .. }
-                | Setup::Heavy { .. },
+                | Setup::Heavy { .. }
+                | Setup::Aggregate
+                | Setup::Catalogue { .. },
             ) => {
                 bail!("there is no such setting")
             }
@@ -346,6 +365,26 @@ fn configuration(setup: Setup, echo: &str, files: &Path, issuer: Option<&Issuer>
         Setup::Destinations(count) => {
             let entries = (1..=count).map(|number| format!("  d{number}:\n    command: ['{echo}']\n"));
             format!("destinations:\n{}", entries.collect::<String>())
+        }
+        Setup::Aggregate => format!(
+            "destinations:\n  echo: {{ command: ['{echo}'] }}\n  second: {{ command: ['{echo}'] }}\n  \
+             third: {{ command: ['{echo}', '--modern'] }}\n\
+             aggregates:\n  all: {{ members: [echo, second, third] }}\n"
+        ),
+        Setup::Catalogue { members, tools } => {
+            // The server has three tools of its own.
+            let more = tools.saturating_sub(3);
+            let one = |number| {
+                format!(
+                    "  m{number}: {{ command: ['{echo}', '--tools', '{more}'], start: lazy, idle_stop: 1s }}\n"
+                )
+            };
+            let names: Vec<String> = (1..=members).map(|number| format!("m{number}")).collect();
+            format!(
+                "destinations:\n{}aggregates:\n  all: {{ members: [{}] }}\n",
+                (1..=members).map(one).collect::<String>(),
+                names.join(", ")
+            )
         }
         // Limits that are counted and never reached.
         Setup::Everything(_) => format!(
