@@ -135,7 +135,7 @@ async fn answers_of_the_socket_have_their_statuses() -> Result<()> {
         ("GET", "/v1/tap/other", "404"),
         ("GET", "/v1/attach/other", "404"),
         ("GET", "/v1/nothing", "404"),
-        ("GET", "/ready", "200 OK"),
+        ("GET", "/health", "200 OK"),
         ("GET", "/metrics", "200 OK"),
     ] {
         let mut reader = Reader::open(&rialto, method, path).await?;
