@@ -149,6 +149,7 @@ impl DestinationStatus {
             "recent": self.recent(),
             "failures": self.failures(),
             "limits": limits(&self.levels, &self.limits),
+            "members": self.members.as_ref().map(super::MembersStatus::entry),
             "instances": self.instances.iter().map(|one| one.snapshot(groups)).collect::<Vec<_>>(),
             "session_list": self.session_list.iter().map(SessionStatus::snapshot).collect::<Vec<_>>(),
         })
