@@ -23,6 +23,8 @@ const README: &str = include_str!("../../../../README.md");
 const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
 const HOSTS: &str = include_str!("../../../../docs/hosts.md");
 const CONNECT: &str = include_str!("../../../../docs/connect.md");
+const BENCHMARKS: &str = include_str!("../../../../docs/benchmarks.md");
+const TUTORIAL: &str = include_str!("../../../../docs/tutorial.md");
 const AGGREGATES: &str = include_str!("../../../../docs/aggregates.md");
 const LOOKING: &str = include_str!("../../../../docs/looking.md");
 const TROUBLESHOOTING: &str = include_str!("../../../../docs/troubleshooting.md");
@@ -418,7 +420,7 @@ async fn the_first_example_of_the_page_about_aggregates_works_as_it_says() {
 }
 
 #[tokio::test]
-async fn the_calls_that_readme_shows_are_answered_as_it_shows() {
+async fn the_calls_that_readme_and_the_tutorial_show_are_answered_as_they_show() {
     let demo = Rialto::serve(&["--demo"]).await.expect("the demo is served");
     let program = env!("CARGO_BIN_EXE_rialto");
     let legacy = Rialto::serve(&["--", program, "demo-server", "--era", "legacy"])
@@ -426,7 +428,8 @@ async fn the_calls_that_readme_shows_are_answered_as_it_shows() {
         .expect("a server of one era is served");
     let mut states = transcript::States::default();
     let mut calls = 0;
-    for block in markdown::blocks(README, "console") {
+    let blocks = [README, TUTORIAL].map(|document| markdown::blocks(document, "console"));
+    for block in blocks.concat() {
         for shown in transcript::commands(&block) {
             if let Some(mut call) = shown.curl() {
                 states.fill_in(&mut call);
@@ -444,7 +447,7 @@ async fn the_calls_that_readme_shows_are_answered_as_it_shows() {
             }
         }
     }
-    assert!(calls >= 3, "README shows {calls} calls");
+    assert!(calls >= 7, "{calls} calls are shown");
 }
 
 #[tokio::test]
@@ -454,7 +457,7 @@ async fn the_check_that_the_documents_show_prints_what_they_show() {
         .run(DEADLINE)
         .await
         .expect("check ends");
-    for document in [README, CONFIGURATION] {
+    for document in [TUTORIAL, CONFIGURATION] {
         let blocks = markdown::blocks(document, "console");
         let shown = blocks
             .iter()
@@ -611,15 +614,11 @@ fn every_client_in_the_page_about_tests_is_pinned_as_it_says() {
 }
 
 #[test]
-fn the_figures_that_readme_quotes_are_those_of_the_benchmarks() {
-    let benchmarks = include_str!("../../../../docs/benchmarks.md");
-    let measured: BTreeSet<&str> = benchmarks.lines().collect();
-    let (_, compared) = README
-        .split_once("## How does it compare?")
-        .expect("README compares");
-    let (_, quoted) = compared
+fn the_figures_that_the_tutorial_quotes_are_those_of_the_benchmarks() {
+    let measured: BTreeSet<&str> = BENCHMARKS.lines().collect();
+    let (_, quoted) = TUTORIAL
         .split_once("| Work | figure |")
-        .expect("README quotes figures");
+        .expect("the tutorial quotes figures");
     let quoted: Vec<&str> = quoted
         .lines()
         .skip(1)
@@ -628,6 +627,39 @@ fn the_figures_that_readme_quotes_are_those_of_the_benchmarks() {
     assert!(quoted.len() > 3, "{quoted:?}");
     for row in quoted {
         assert!(measured.contains(row), "docs/benchmarks.md does not have: {row}");
+    }
+}
+
+#[test]
+fn the_numbers_of_readme_are_those_of_the_benchmarks() {
+    let row = |beginning: &str| -> Vec<&str> {
+        let row = BENCHMARKS.lines().find(|line| line.starts_with(beginning));
+        let row = row.unwrap_or_else(|| panic!("docs/benchmarks.md has no {beginning}"));
+        row.split('|').map(str::trim).collect()
+    };
+    let readme = README.split_whitespace().collect::<Vec<_>>().join(" ");
+    for (target, peer) in [
+        (
+            "| 64 in flight: throughput against supergateway |",
+            "supergateway",
+        ),
+        (
+            "| `connect`, 64 in flight: throughput against mcp-remote |",
+            "mcp-remote",
+        ),
+    ] {
+        let times = row(target)[4].split('.').next().unwrap_or_default();
+        let claim = format!("{times} times as many calls as {peer}");
+        assert!(readme.contains(&claim), "README does not have: {claim}");
+    }
+    let (heads, memory) = (row("| Work | figure |"), row("| idle memory (PSS) |"));
+    for system in ["Rialto", "supergateway"] {
+        let column = heads.iter().position(|head| head.starts_with(system));
+        let figure = memory[column.expect("a column")];
+        assert!(
+            readme.contains(figure),
+            "README does not have {figure} of {system}"
+        );
     }
 }
 
