@@ -15,8 +15,10 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use rustix::process::Pid;
 use tokio::net::UnixStream;
 
+use crate::platform;
 use crate::tasks::{self, Owned};
 
 /// How long a gateway may take to begin an answer.
@@ -55,6 +57,21 @@ pub(crate) fn check_peer(stream: &UnixStream) -> io::Result<()> {
     }
     let why = format!("the process at the other end belongs to user {peer}");
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// Checks that the process at the other end may use this gateway: it belongs to this user, or to
+/// root, and is no server that the gateway has started. A server may not use what its callers use.
+pub(crate) fn check_client(stream: &UnixStream) -> io::Result<()> {
+    check_peer(stream)?;
+    // A process of another namespace of processes has the number 0 here. Servers have none there.
+    let peer = stream.peer_cred()?.pid().and_then(Pid::from_raw);
+    match peer.is_some_and(platform::descends_from_us) {
+        true => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the process at the other end is a server of this gateway",
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Returns whether a process of this user may be at the other end: the user itself, or root.

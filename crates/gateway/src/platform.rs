@@ -22,8 +22,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 pub(crate) use system::{
-    HeldProcess, INHERITED, adopt_orphans, all_processes, children, dead_since, enlarge_pipe, environment_of,
-    group_figures, is_gone, process_figures,
+    HeldProcess, INHERITED, adopt_orphans, all_processes, children, dead_since, descends_from_us,
+    enlarge_pipe, environment_of, group_figures, is_gone, process_figures,
 };
 pub use system::{
     abstract_address, close_to_children, config_home, host_name, listens, reopenable, state_home,

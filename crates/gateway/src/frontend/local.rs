@@ -2,7 +2,7 @@
 //!
 //! It serves what the listener serves, and beside it what the gateway does ([`api`]). Its peers
 //! need no credentials: the kernel names the user of each, and only the gateway's own user and root
-//! are admitted. A request may carry what `rialto attach` hands over ([`crate::attachment`]), which
+//! are admitted, and no server that the gateway has started. A request may carry what `rialto attach` hands over ([`crate::attachment`]), which
 //! no other way in accepts.
 
 mod api;
@@ -89,7 +89,7 @@ pub(crate) async fn accept_local(
                 continue;
             }
         };
-        if let Err(error) = local_client::check_peer(&stream) {
+        if let Err(error) = local_client::check_client(&stream) {
             tracing::warn!(%error, "refused a connection to the admin socket");
             continue;
         }

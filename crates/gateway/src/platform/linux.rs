@@ -22,6 +22,9 @@ const PIPE_BYTES: usize = 1 << 20;
 /// No environment is read beyond this.
 const LONGEST_ENVIRONMENT: u64 = 1 << 20;
 
+/// No line of parents is followed beyond this.
+const DEEPEST_DESCENT: usize = 1024;
+
 /// The unit of processor time in `/proc`: `USER_HZ`, which is 100 on every architecture that we
 /// build for.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -141,6 +144,28 @@ pub(crate) fn environment_of(pid: Pid) -> Option<Vec<u8>> {
         .read_to_end(&mut environment)
         .ok()?;
     Some(environment)
+}
+
+/// Returns whether this process has started another one, or a process that did. An orphan counts,
+/// since this process adopts it; so does a process that is gone, since its parent is not known.
+pub(crate) fn descends_from_us(mut pid: Pid) -> bool {
+    let own = rustix::process::getpid();
+    for _ in 0..DEEPEST_DESCENT {
+        match parent_of(pid) {
+            Some(parent) if parent == own => return true,
+            Some(parent) if parent.is_init() => return false,
+            Some(parent) => pid = parent,
+            // The first process of a namespace has no parent in it.
+            None => return fs::metadata(format!("/proc/{pid}")).is_err(),
+        }
+    }
+    true
+}
+
+fn parent_of(pid: Pid) -> Option<Pid> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let parent = stat.rsplit(')').next()?.split_ascii_whitespace().nth(1)?;
+    Pid::from_raw(parent.parse().ok()?)
 }
 
 /// Returns when a process was started, if it is dead and was not waited for.

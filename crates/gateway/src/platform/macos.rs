@@ -108,6 +108,11 @@ pub(crate) fn environment_of(_pid: Pid) -> Option<Vec<u8>> {
     None
 }
 
+/// Returns whether this process has started another one, which the system does not show.
+pub(crate) fn descends_from_us(_pid: Pid) -> bool {
+    false
+}
+
 /// Returns when a dead child was started, which the system does not show.
 pub(crate) fn dead_since(_pid: Pid) -> Option<String> {
     None

@@ -64,6 +64,33 @@ impl Reader {
     }
 }
 
+/// A server has the user and the directory of its gateway, and nothing else that a client needs.
+#[tokio::test]
+async fn server_is_refused_at_the_socket_of_its_own_gateway() -> Result<()> {
+    let program = env!("CARGO_BIN_EXE_rialto");
+    // The second look is an orphan's.
+    let nosy = format!(
+        "destinations:\n  nosy: {{ command: [sh, -c, \"{program} ps > {{dir}}/seen 2>&1; \
+         (setsid {program} ps > {{dir}}/orphan 2>&1; touch {{dir}}/done) & exec {{stub}}\"], start: lazy }}\n"
+    );
+    let rialto = Rialto::launcher().config(&nosy).admin_socket().start().await?;
+    socket(&rialto).await;
+    rialto.session_of("nosy").await?.expect_echo("x").await?;
+    let done = rialto.dir().join("done");
+    wait_until("both have looked", PATIENCE, || done.exists().then_some(())).await;
+    let mut seen = Vec::new();
+    for file in ["seen", "orphan"] {
+        seen.push(std::fs::read_to_string(rialto.dir().join(file))?);
+    }
+    assert!(!seen.concat().contains("nosy"), "{seen:?}");
+    wait_until("both were refused", PATIENCE, || {
+        let is_refusal = |log: &Value| log["message"] == "refused a connection to the admin socket";
+        (rialto.logs().iter().filter(|log| is_refusal(log)).count() >= 2).then_some(())
+    })
+    .await;
+    Ok(())
+}
+
 #[tokio::test]
 async fn reader_of_events_sees_ended_calls_and_changes_of_state() -> Result<()> {
     let rialto = started().await?;
