@@ -425,7 +425,7 @@ mod tests {
                 .expect_err("a folder")
                 .contains("workspaceFolder")
         );
-        assert!(target(text, Purpose::Attach, Some(Path::new("/work/app"))).is_ok());
+        assert!(target(text, Purpose::Attach, Some(Path::new("/code/app"))).is_ok());
     }
 
     #[test]
@@ -441,10 +441,10 @@ mod tests {
 
     #[test]
     fn servers_of_a_project_start_in_its_directory() {
-        let project = Some(Path::new("/work/app"));
+        let project = Some(Path::new("/code/app"));
         for (text, cwd) in [
-            (r#"{"command": "x"}"#, "/work/app"),
-            (r#"{"command": "x", "cwd": "inner"}"#, "/work/app/inner"),
+            (r#"{"command": "x"}"#, "/code/app"),
+            (r#"{"command": "x", "cwd": "inner"}"#, "/code/app/inner"),
             (r#"{"command": "x", "cwd": "/srv"}"#, "/srv"),
             (r#"{"command": "x", "cwd": "~/a"}"#, "/home/me/a"),
         ] {

@@ -120,8 +120,8 @@ mod tests {
             (
                 "claude-code",
                 System::Linux,
-                vec![home, ("CLAUDE_CONFIG_DIR", "/work/c")],
-                "/work/c/.claude.json",
+                vec![home, ("CLAUDE_CONFIG_DIR", "/code/c")],
+                "/code/c/.claude.json",
             ),
             (
                 "claude-desktop",

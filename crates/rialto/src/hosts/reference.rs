@@ -228,7 +228,7 @@ mod tests {
 
     fn carried(text: &str, style: References) -> Result<String, String> {
         Phrase::parse(text, style).carried(Carry {
-            project: Some(Path::new("/work/app")),
+            project: Some(Path::new("/code/app")),
             home: Some(Path::new("/home/me")),
         })
     }
@@ -239,7 +239,7 @@ mod tests {
             (References::Dollar, "${API_KEY}", "${API_KEY}"),
             (References::Dollar, "a ${env:API_KEY} b", "a ${API_KEY} b"),
             (References::Dollar, "${PORT:-80}", "${PORT:-80}"),
-            (References::Dollar, "${workspaceFolder}/x", "/work/app/x"),
+            (References::Dollar, "${workspaceFolder}/x", "/code/app/x"),
             (References::Dollar, "${userHome}${/}x", "/home/me/x"),
             (References::Dollar, "pa$$ $HOME ${", "pa$$$$ $$HOME $${"),
             (References::BareDollar, "$HOME/x ${Y}", "${HOME}/x ${Y}"),

@@ -142,15 +142,15 @@ mod tests {
     #[test]
     fn projects_of_claude_code_are_read() {
         let text = r#"{ "numStartups": 3, "mcpServers": { "a": { "command": "x" } },
-            "projects": { "/work/app": { "mcpServers": { "b": { "command": "y" } } }, "/work/other": {} } }"#;
+            "projects": { "/code/app": { "mcpServers": { "b": { "command": "y" } } }, "/code/other": {} } }"#;
         assert_eq!(
             found("claude-code", text, Format::Json),
             [
                 ("a".into(), "mcpServers.a".into(), None),
                 (
                     "b".into(),
-                    "projects./work/app.mcpServers.b".into(),
-                    Some("/work/app".into())
+                    "projects./code/app.mcpServers.b".into(),
+                    Some("/code/app".into())
                 ),
             ]
         );

@@ -20,7 +20,7 @@ fn equal_servers_of_all_hosts_become_one_destination() {
         "  linear:\n",
         "  older:\n",
         "  git:\n",
-        "cwd: \"/work/app\"",
+        "cwd: \"/code/app\"",
     ] {
         assert!(yaml.contains(part), "{part}: {yaml}");
     }

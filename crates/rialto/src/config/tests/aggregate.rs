@@ -156,7 +156,7 @@ fn errors_name_file_aggregate_member_and_the_way_out() {
 #[test]
 fn member_that_is_this_gateway_itself_is_refused() {
     for (destination, globals) in [
-        ("self: { url: 'http://127.0.0.1:3000/work/mcp' }", ""),
+        ("self: { url: 'http://127.0.0.1:3000/all/mcp' }", ""),
         ("self: { url: 'http://localhost:3000/files/mcp' }", ""),
         (
             "self: { url: 'https://mcp.example.com/x/mcp' }",

@@ -167,16 +167,16 @@ fn files_of_yaml_are_not_written_but_their_lines_are_shown() {
 #[test]
 fn projects_of_claude_code_have_their_own_destinations() {
     let text = r#"{"projects": {
-        "/work/one": {"mcpServers": {"git": {"command": "uvx", "args": ["mcp-git"]}}},
-        "/work/two": {"mcpServers": {"git": {"command": "uvx", "args": ["mcp-git"]}}}}}"#;
+        "/code/one": {"mcpServers": {"git": {"command": "uvx", "args": ["mcp-git"]}}},
+        "/code/two": {"mcpServers": {"git": {"command": "uvx", "args": ["mcp-git"]}}}}}"#;
     let files = [file("claude-code", "/home/me/.claude.json", text)];
     let plan = planned(&files, &own(None, None)).expect("a plan");
     let destinations = &plan.files[0].after;
     for part in [
         "  git:\n",
-        "cwd: \"/work/one\"",
+        "cwd: \"/code/one\"",
         "  git-two:\n",
-        "cwd: \"/work/two\"",
+        "cwd: \"/code/two\"",
     ] {
         assert!(destinations.contains(part), "{part}: {destinations}");
     }
