@@ -103,13 +103,8 @@ pub(crate) async fn accept_local(
             async move {
                 let _place = place;
                 let _counted = gateway.count_connection();
-                // The task may run before its handle is set, which a reader needs.
-                let handle = loop {
-                    match handle.get() {
-                        Some(handle) => break handle.clone(),
-                        None => tokio::task::yield_now().await,
-                    }
-                };
+                // The task may run before its start has returned, on another thread.
+                let handle = handle.wait().clone();
                 serve_connection(&gateway, stream, handle, closing).await;
             }
         });
