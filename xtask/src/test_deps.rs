@@ -137,6 +137,15 @@ const ENVIRONMENTS: &[Environment] = &[
         needed: Needed::Always,
     },
     Environment {
+        name: "hosts",
+        installer: Installer::Npm,
+        pins: &[
+            "tests/hosts/node/package.json",
+            "tests/hosts/node/package-lock.json",
+        ],
+        needed: Needed::Always,
+    },
+    Environment {
         name: "nginx",
         installer: Installer::Apt,
         pins: &["tests/operations/packages.txt"],

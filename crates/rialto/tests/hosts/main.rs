@@ -9,4 +9,5 @@ mod home;
 mod import;
 mod install;
 mod kills;
+mod real;
 mod works;
