@@ -22,7 +22,15 @@ const PROGRAMS: [&str; 4] = [
     "mcp-proxy ",
 ];
 /// What the lines start.
-const SERVERS: [&str; 5] = ["npx", "uvx", "tsx", "my-default-command", "my-modern-mcp-server"];
+const SERVERS: [&str; 7] = [
+    "npx",
+    "uvx",
+    "tsx",
+    "deno",
+    "python",
+    "my-default-command",
+    "my-modern-mcp-server",
+];
 
 /// One row of a table.
 struct Row {
@@ -125,6 +133,8 @@ fn launcher(words: &[String]) -> testkit::rialto::Launcher {
         .to_string(),
     )
     .unwrap();
+    let authority = rcgen::generate_simple_self_signed(["mcp.example.com".to_owned()]).unwrap();
+    std::fs::write(launcher.dir().join("ca.pem"), authority.cert.pem()).unwrap();
     launcher
         .env("PATH", &path)
         .env("RIALTO_STATE_DIR", state.to_str().unwrap())
@@ -243,7 +253,7 @@ async fn lines_with_flags_of_rialto_are_accepted() {
             continue;
         };
         let words = shell_words(rest);
-        if row.result == "connects" {
+        if words.first().is_some_and(|verb| verb == "connect") {
             let ended = launcher(&words).run(PATIENCE).await.unwrap();
             assert_eq!(ended.code(), Some(0), "{own}: {}", ended.stderr_text());
         } else {

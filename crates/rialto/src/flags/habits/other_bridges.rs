@@ -7,6 +7,13 @@ use serde_json::Value;
 use super::{Line, Verb, quoted};
 use crate::config::is_web_address;
 
+const ERAS: &str = "Rialto asks the server which revisions it speaks";
+const CERTIFICATES: &str = "certificates are always checked. To trust the server's own authority:\n\n    \
+                            rialto connect URL --ca-file FILE";
+const TOKEN_ENDPOINT: &str = "Rialto finds the token endpoint itself, from the server. Name its authorization server where \
+                              that is not enough:\n\n    rialto connect URL --issuer https://ISSUER --grant \
+                              client-credentials --client-id ID --client-secret-env NAME";
+
 /// Where mcp-remote expects the browser after a sign-in.
 #[derive(Debug, Default)]
 pub(super) struct Callback {
@@ -25,9 +32,18 @@ impl Callback {
     }
 }
 
-/// Returns whether a flag names a remote server, for a client on stdio.
+/// Returns whether a flag is about a remote server, for a client on stdio.
 pub(super) fn is_of_a_client(name: &str) -> bool {
-    matches!(name, "--sse" | "--streamableHttp")
+    matches!(
+        name,
+        "--sse"
+            | "--streamableHttp"
+            | "--verify-ssl"
+            | "--no-verify-ssl"
+            | "--username"
+            | "--password"
+            | "--digest"
+    )
 }
 
 /// Returns whether a flag is about a server of this machine.
@@ -50,6 +66,7 @@ pub(super) fn values(name: &str) -> Option<usize> {
         | "--messagePath"
         | "--streamableHttpPath"
         | "--sessionTimeout"
+        | "--protocolVersion"
         | "--oauth2Bearer"
         | "--logLevel"
         | "--healthEndpoint"
@@ -57,6 +74,7 @@ pub(super) fn values(name: &str) -> Option<usize> {
         | "--sse-host"
         | "--sse-port"
         | "--named-server-config"
+        | "--expose-header"
         | "--log-level"
         | "--endpoint"
         | "--sseEndpoint"
@@ -64,6 +82,7 @@ pub(super) fn values(name: &str) -> Option<usize> {
         | "--connectionTimeout"
         | "--requestTimeout"
         | "--keepAliveTimeout"
+        | "--sessionIdleTimeout"
         | "--eventStoreMaxEvents"
         | "--maxBodySize"
         | "--apiKey"
@@ -79,6 +98,14 @@ pub(super) fn values(name: &str) -> Option<usize> {
         | "--auth-timeout"
         | "--resource"
         | "--ignore-tool"
+        | "--authorize-param"
+        | "--auth-success-url"
+        | "--connect-timeout"
+        | "--headers-timeout"
+        | "--body-timeout"
+        | "--ping-interval"
+        | "--protocol"
+        | "--token-endpoint"
         | "--callback-path" => 1,
         _ => return None,
     })
@@ -154,6 +181,10 @@ fn serve(line: &mut Line<'_>, name: &str) -> Result<bool, String> {
             );
         }
         "--stateful" | "--stateless" | "--no-stateless" => {}
+        "--protocolVersion" => {
+            let wanted = line.value(name)?;
+            line.note(format!("{name} {wanted} is left out: {ERAS}"));
+        }
         // mcp-proxy of PyPI
         "--host" | "--sse-host" => line.host = Some(line.value(name)?),
         "--sse-port" => line.port = Some(line.value(name)?),
@@ -166,6 +197,12 @@ fn serve(line: &mut Line<'_>, name: &str) -> Result<bool, String> {
             line.push("--env", value);
         }
         "--pass-environment" | "--no-debug" => {}
+        "--expose-header" => {
+            let header = line.value(name)?;
+            line.note(format!(
+                "{name} {header} is left out: pages may read the headers of MCP"
+            ));
+        }
         "--no-pass-environment" => {
             return Err(
                 "a command of the command line inherits this shell's environment. In a file it gets a short list \
@@ -200,13 +237,32 @@ fn serve(line: &mut Line<'_>, name: &str) -> Result<bool, String> {
                 "{name} is left out: RIALTO_DRAIN_TIMEOUT={wanted}ms sets that time"
             ));
         }
-        "--keepAliveTimeout" | "--eventStoreMaxEvents" | "--upstreamProtocol" => {
+        "--sessionIdleTimeout" => match line.value(name)?.as_str() {
+            "0" => {
+                return Err(
+                    "every session ends some time after its last request. Name a long time:\n\n    \
+                     rialto serve --session-idle 7d -- COMMAND"
+                        .into(),
+                );
+            }
+            wanted => push_milliseconds(line, name, wanted, &["--session-idle"])?,
+        },
+        "--keepAliveTimeout" | "--eventStoreMaxEvents" => {
             let wanted = line.value(name)?;
             line.note(format!("{name} {wanted} is left out: Rialto has no such setting"));
+        }
+        "--upstreamProtocol" => {
+            let wanted = line.value(name)?;
+            line.note(format!("{name} {wanted} is left out: {ERAS}"));
         }
         "--eventStore" | "--no-eventStore" | "--modern" | "--no-modern" => {}
         "--maxBodySize" => {
             let bytes = line.value(name)?;
+            if bytes == "0" {
+                return Err("messages always have a limit. Name a large one:\n\n    \
+                            rialto serve --max-message-bytes 64MiB -- COMMAND"
+                    .into());
+            }
             line.push("--max-message-bytes", bytes);
         }
         "--debug" => line.set("--verbose"),
@@ -302,20 +358,68 @@ fn connect(line: &mut Line<'_>, name: &str) -> Result<bool, String> {
         }
         "--token-url" => {
             let _ = line.value(name)?;
-            return Err("Rialto finds the token endpoint itself, from the server. Name its authorization server where \
-                        that is not enough:\n\n    rialto connect URL --issuer https://ISSUER --grant \
-                        client-credentials --client-id ID --client-secret-env NAME"
-                .into());
+            return Err(TOKEN_ENDPOINT.into());
         }
-        "--no-verify-ssl" => {
+        "--no-verify-ssl" => return Err(CERTIFICATES.into()),
+        "--verify-ssl" => {
+            // Its value may be left out: then the next word is the address.
+            let next = line.words.last().and_then(|word| word.to_str());
+            match next.filter(|word| !is_web_address(word) && !word.starts_with('-')) {
+                Some("false") => return Err(CERTIFICATES.into()),
+                Some("true") => {
+                    line.words.pop();
+                }
+                Some(_) => {
+                    let file = line.value(name)?;
+                    line.push("--ca-file", file);
+                }
+                None => {}
+            }
+        }
+        "--username" | "--password" | "--digest" => {
             return Err(
-                "certificates are always checked. To trust the server's own authority:\n\n    \
-                        rialto connect URL --ca-file FILE"
+                "a password on the command line is visible to every user of this machine. Write `Authorization: Basic \
+                 …` into a file, and:\n\n    rialto connect URL --header-file FILE"
                     .into(),
             );
         }
         // mcp-remote
-        "--allow-http" | "--enable-proxy" | "--no-debug" => {}
+        "--allow-http" | "--enable-proxy" | "--no-debug" | "--ipv4" | "--disable-cookies"
+        | "--keep-alive" => {}
+        "--connect-timeout" | "--headers-timeout" | "--body-timeout" | "--ping-interval" => {
+            let wanted = line.value(name)?;
+            line.note(format!(
+                "{name} {wanted} is left out: Rialto connects again by itself; --request-timeout limits a call"
+            ));
+        }
+        "--auth-success-url" => {
+            let wanted = line.value(name)?;
+            line.note(format!(
+                "{name} {wanted} is left out: Rialto has a page of its own"
+            ));
+        }
+        "--protocol" => {
+            let wanted = line.value(name)?;
+            line.push("--era", wanted);
+        }
+        "--client-credentials" => line.push("--grant", "client-credentials"),
+        "--token-endpoint" => {
+            let _ = line.value(name)?;
+            return Err(TOKEN_ENDPOINT.into());
+        }
+        "--device-code" => {
+            return Err(
+                "Rialto signs in with a browser, on this machine or another. Do it once, and then connect:\n\n    \
+                 rialto login URL"
+                    .into(),
+            );
+        }
+        "--authorize-param" | "--use-id-token" => {
+            return Err(format!(
+                "Rialto has no {name}. Get a token in your own way, put it in a variable, and write:\n\n    \
+                 rialto connect URL --bearer-env NAME"
+            ));
+        }
         "--debug" => line.set("--verbose"),
         "--silent" => line.set("--quiet"),
         "--auth-timeout" => {
@@ -381,6 +485,10 @@ fn path(line: &mut Line<'_>, name: &str, own: &[&str]) -> Result<(), String> {
 
 fn milliseconds(line: &mut Line<'_>, name: &str, flags: &[&str]) -> Result<(), String> {
     let wanted = line.value(name)?;
+    push_milliseconds(line, name, &wanted, flags)
+}
+
+fn push_milliseconds(line: &mut Line<'_>, name: &str, wanted: &str, flags: &[&str]) -> Result<(), String> {
     if wanted.is_empty() || !wanted.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("{name} {wanted}: write a number of milliseconds"));
     }
