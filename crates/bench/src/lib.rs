@@ -12,6 +12,7 @@ pub mod echo;
 pub mod fan_out;
 pub mod fleet;
 pub mod handler;
+pub mod hosts;
 pub mod instructions;
 pub mod issuer;
 pub mod load;

@@ -38,7 +38,8 @@ fn figure_name(figure: Figure) -> &'static str {
         | Figure::Bytes(name)
         | Figure::Factor(name)
         | Figure::Share(name)
-        | Figure::Millis(name) => name,
+        | Figure::Millis(name)
+        | Figure::Count(name) => name,
     }
 }
 
@@ -63,6 +64,7 @@ fn cell(results: &Results, row: Row, number: usize, figure: Figure, system: Syst
         Figure::Factor(_) => times(value),
         Figure::Share(_) => format!("{:.1} %", value * 100.0),
         Figure::Millis(_) => format!("{value:.1} ms"),
+        Figure::Count(_) => format!("{value:.0}"),
     }
 }
 
@@ -462,6 +464,20 @@ fn goals(results: &Results) -> Vec<Goal> {
             (20.0, 5.0),
             "ms",
             rialto(Row::Catalogue, 0),
+        ),
+        goal(
+            "5 sessions with 6 servers each: servers that run",
+            AtMost,
+            (6.0, 6.0),
+            "",
+            rialto(Row::Hosts, 3),
+        ),
+        goal(
+            "5 sessions with 6 servers each: first answer through `attach`, against a start of the server",
+            AtMost,
+            (1.5, 1.0),
+            "×",
+            rialto(Row::Hosts, 7),
         ),
         goal(
             "10 → 1,000 sessions: CPU per call",

@@ -11,6 +11,7 @@ use crate::connect::{self, Measure, Measured};
 use crate::fan_out::{self, Plan};
 use crate::fleet;
 use crate::handler::Era;
+use crate::hosts;
 use crate::load::{self, Outcome, Pace, Target, Until};
 use crate::meter;
 use crate::overload;
@@ -46,6 +47,7 @@ pub enum Row {
     Fleet,
     Aggregate,
     Catalogue,
+    Hosts,
     Remote,
     Remote1M,
     RemoteProgress,
@@ -56,7 +58,7 @@ pub enum Row {
     ConnectIdle,
 }
 
-pub const ALL: [Row; 31] = [
+pub const ALL: [Row; 32] = [
     Row::Flight64,
     Row::Flight16,
     Row::Flight1,
@@ -80,6 +82,7 @@ pub const ALL: [Row; 31] = [
     Row::Fleet,
     Row::Aggregate,
     Row::Catalogue,
+    Row::Hosts,
     Row::Remote,
     Row::Remote1M,
     Row::RemoteProgress,
@@ -107,6 +110,8 @@ pub enum Figure {
     Share(&'static str),
     /// Milliseconds; shown as they are.
     Millis(&'static str),
+    /// A number of things; shown as it is.
+    Count(&'static str),
 }
 
 /// How long rows are measured.
@@ -154,6 +159,7 @@ impl Row {
             Self::Fleet => "fleet",
             Self::Aggregate => "aggregate",
             Self::Catalogue => "catalogue",
+            Self::Hosts => "hosts",
             Self::Remote => "remote",
             Self::Remote1M => "remote-1mb",
             Self::RemoteProgress => "remote-progress",
@@ -192,6 +198,7 @@ impl Row {
             Self::Fleet => "a replica of a fleet, and `state_dir`, against neither",
             Self::Aggregate => "64 in flight through an aggregate, against its member",
             Self::Catalogue => "tools of 100 members with 50 each, listed while no child runs",
+            Self::Hosts => "5 sessions of hosts with 6 servers each, against `rialto attach` in their place",
             Self::Remote => "64 in flight, 16 sessions, in front of native",
             Self::Remote1M => "1 MB payload, 4 in flight, in front of native",
             Self::RemoteProgress => "call with 10 progress messages, 16 in flight, in front of native",
@@ -204,7 +211,7 @@ impl Row {
     }
 
     pub fn figures(self) -> &'static [Figure] {
-        use Figure::{Bytes, Cpu, Factor, Millis, Rate, Share, Time};
+        use Figure::{Bytes, Count, Cpu, Factor, Millis, Rate, Share, Time};
         match self {
             Self::Flight64
             | Self::Flight16
@@ -268,6 +275,16 @@ impl Row {
                 Cpu("CPU per list"),
                 Bytes("memory (PSS)"),
             ],
+            Self::Hosts => &[
+                Count("servers, where each session starts its own"),
+                Bytes("their memory (PSS)"),
+                Count("servers with Rialto, before a host says anything"),
+                Count("servers with Rialto, after each session has listed all tools"),
+                Bytes("their memory (PSS)"),
+                Count("processes of Rialto: the service, and one for each entry of each session"),
+                Bytes("their memory (PSS)"),
+                Factor("first answer through `attach`, against a start of the server, ×"),
+            ],
             Self::Destinations => &[
                 Factor("CPU per call with one in use, ×"),
                 Factor("CPU per call with all in use, ×"),
@@ -292,7 +309,8 @@ impl Row {
             | Self::Threads
             | Self::Fleet
             | Self::Aggregate
-            | Self::Catalogue => system == System::Rialto,
+            | Self::Catalogue
+            | Self::Hosts => system == System::Rialto,
             Self::Sessions | Self::Remote | Self::Remote1M | Self::RemoteProgress => {
                 matches!(system, System::Native | System::Rialto)
             }
@@ -350,6 +368,19 @@ impl Row {
             Self::Catalogue => {
                 let listing = aggregate::listing(programs, effort).await?;
                 Ok(vec![listing.time, listing.bytes, listing.cpu, listing.memory])
+            }
+            Self::Hosts => {
+                let sharing = hosts::measure(programs)?;
+                Ok(vec![
+                    sharing.processes_before,
+                    sharing.memory_before,
+                    sharing.servers_at_first,
+                    sharing.servers_after,
+                    sharing.server_memory_after,
+                    sharing.own_processes,
+                    sharing.own_memory,
+                    sharing.first_answer,
+                ])
             }
             Self::Threads => {
                 let latency = threads::beside_large_messages(programs, effort).await?;
@@ -420,6 +451,7 @@ impl Row {
             | Self::Fleet
             | Self::Aggregate
             | Self::Catalogue
+            | Self::Hosts
             | Self::Remote => (16, 64, PLAIN),
             Self::ConnectFlight64 => (1, 64, PLAIN),
             Self::Flight16 => (4, 16, PLAIN),
@@ -502,6 +534,7 @@ impl Row {
             | Self::Fleet
             | Self::Aggregate
             | Self::Catalogue
+            | Self::Hosts
             | Self::Remote
             | Self::Remote1M
             | Self::RemoteProgress

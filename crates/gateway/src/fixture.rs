@@ -89,12 +89,16 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// Returns the destination of a gateway with these settings.
-pub(crate) fn destination(settings: &Settings) -> Arc<Endpoint> {
+/// Returns a gateway with these settings.
+pub(crate) fn gateway(settings: &Settings) -> Arc<Gateway> {
     let launcher = Launcher::without_warden();
     let gateway = Gateway::new(settings, settings.listen, launcher, BTreeMap::new());
-    let gateway = gateway.expect("the settings are good");
-    Arc::clone(&gateway.config().destinations[NAME])
+    gateway.expect("the settings are good")
+}
+
+/// Returns the destination of a gateway with these settings.
+pub(crate) fn destination(settings: &Settings) -> Arc<Endpoint> {
+    Arc::clone(&gateway(settings).config().destinations[NAME])
 }
 
 /// Returns a gateway that shares this registry with others.

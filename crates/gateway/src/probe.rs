@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use protocol::aggregate::ListKind;
-use protocol::exchange::Principal;
+use protocol::exchange::{CallKey, Principal};
 use protocol::message::Message;
 use protocol::session::Accepts;
 use protocol::version::Version;
@@ -75,10 +75,14 @@ impl Gateway {
 
     /// Tries out one destination of a gateway that serves: starts its server, if none runs, and
     /// counts its tools. Members of an aggregate that start with a call are left alone. `None`:
-    /// there is no such destination.
+    /// there is no such destination, or the gateway drains.
     pub async fn try_out(&self, destination: &str) -> Option<Probe> {
         let destination = self.config().destinations.get(destination).cloned()?;
-        Some(self.probe_one(&destination, Reach::Started).await)
+        tokio::select! {
+            probe = self.probe_one(&destination, Reach::Started) => Some(probe),
+            // The drain waits for calls, and no client waits for this one.
+            () = self.drain_began() => None,
+        }
     }
 
     async fn probe_one(&self, destination: &Endpoint, reach: Reach) -> Probe {
@@ -160,7 +164,9 @@ async fn present(destination: &Endpoint) -> Result<Presented, String> {
         env!("CARGO_PKG_VERSION"),
     );
     let initialize = message(initialize)?;
-    let (handle, welcome) = open_session(destination, &initialize).await?;
+    let session = OwnSession::open(destination, &initialize)?;
+    let handle = &session.handle;
+    let welcome = session.welcome().await?;
     let _ = handle.take(
         message(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into())?,
         Accepts::Json,
@@ -173,10 +179,9 @@ async fn present(destination: &Endpoint) -> Result<Presented, String> {
             .map_or_else(|| "?".to_owned(), shown)
     };
     let tools = match welcome.pointer("/result/capabilities/tools") {
-        Some(_) => Some(count_tools(&handle).await?),
+        Some(_) => Some(count_tools(handle).await?),
         None => None,
     };
-    destination.close(&handle);
     Ok(Presented {
         era: handle.server_era().map_or("both", |era| era.as_str()),
         version: text("/result/protocolVersion"),
@@ -189,22 +194,38 @@ async fn present(destination: &Endpoint) -> Result<Presented, String> {
     })
 }
 
-/// Opens a session and returns the server's answer to it.
-async fn open_session(
-    destination: &Endpoint,
-    message: &Message,
-) -> Result<(Arc<SessionHandle>, Value), String> {
-    let opening = SessionOpen::Initialize(message.clone(), Accepts::Json);
-    let (handle, call) = destination
-        .open(
-            Principal::named(Gateway::OWN_PRINCIPAL),
-            &HeaderMap::new(),
-            opening,
-        )
-        .map_err(|refusal| refusal.text())?;
-    let call = call.ok_or("the handshake could not begin")?;
-    let welcome = answer_of(handle.answer(call).await)?;
-    Ok((handle, welcome))
+/// A session of Rialto's own. It is closed when this is dropped, also while an answer is awaited.
+struct OwnSession<'a> {
+    destination: &'a Endpoint,
+    handle: Arc<SessionHandle>,
+    handshake: Option<CallKey>,
+}
+
+impl<'a> OwnSession<'a> {
+    fn open(destination: &'a Endpoint, initialize: &Message) -> Result<Self, String> {
+        let opening = SessionOpen::Initialize(initialize.clone(), Accepts::Json);
+        let principal = Principal::named(Gateway::OWN_PRINCIPAL);
+        let (handle, handshake) = destination
+            .open(principal, &HeaderMap::new(), opening)
+            .map_err(|refusal| refusal.text())?;
+        Ok(Self {
+            destination,
+            handle,
+            handshake,
+        })
+    }
+
+    /// Returns the server's answer to `initialize`.
+    async fn welcome(&self) -> Result<Value, String> {
+        let call = self.handshake.ok_or("the handshake could not begin")?;
+        answer_of(self.handle.answer(call).await)
+    }
+}
+
+impl Drop for OwnSession<'_> {
+    fn drop(&mut self) {
+        self.destination.close(&self.handle);
+    }
 }
 
 /// Counts the tools, page by page, up to a limit of pages.
@@ -261,4 +282,52 @@ fn answer_of(answered: Answered) -> Result<Value, String> {
         }
     }
     Err(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixture;
+    use crate::settings::{BackendSpec, Outages, Settings};
+    use crate::threads::Threads;
+
+    fn gateway(outages: Outages) -> Arc<Gateway> {
+        let mut settings: Settings = fixture::settings();
+        for destination in &mut settings.destinations {
+            if let BackendSpec::Remote(remote) = &mut destination.backend {
+                remote.outages = outages;
+            }
+        }
+        fixture::gateway(&settings)
+    }
+
+    fn sessions(gateway: &Gateway) -> usize {
+        let config = gateway.config();
+        let all = config.destinations.values();
+        all.map(|destination| destination.status(true, Detail::Sums).sessions)
+            .sum()
+    }
+
+    #[tokio::test]
+    async fn failed_try_out_leaves_no_session() {
+        let gateway = gateway(Outages::Refuse);
+        let probe = gateway.try_out("demo").await.expect("a destination");
+        assert!(probe.result.is_err(), "nothing listens");
+        assert_eq!(sessions(&gateway), 0);
+    }
+
+    #[tokio::test]
+    async fn try_out_ends_when_the_gateway_drains() {
+        let gateway = gateway(Outages::Wait);
+        let trial = {
+            let gateway = Arc::clone(&gateway);
+            crate::tasks::spawn("try-out", async move { gateway.try_out("demo").await })
+        };
+        while sessions(&gateway) == 0 {
+            tokio::task::yield_now().await;
+        }
+        gateway.drain().await;
+        assert!(trial.await.flatten().is_none(), "it came to no end");
+        assert_eq!(sessions(&gateway), 0);
+    }
 }

@@ -70,7 +70,7 @@ async fn check(mut settings: Settings, environment: &Environment, output: Output
     if let Some(path) = settings.state_dir.take()
         && let Err(error) = StateDir::check(&path)
     {
-        return serve::cannot_start(error.into());
+        return serve::cannot_start(error.into(), false);
     }
     // Looked at as well: a check joins no fleet.
     settings.offers_dir = None;
@@ -116,7 +116,7 @@ async fn check(mut settings: Settings, environment: &Environment, output: Output
             show(&broken.into_iter().map(hopeless).collect::<Vec<_>>(), output);
             return ExitCode::from(exit::NOTHING_STARTS);
         }
-        Err(error) => return serve::cannot_start(error),
+        Err(error) => return serve::cannot_start(error, false),
     };
     let probes = gateway.probe().await;
     show(&probes, output);

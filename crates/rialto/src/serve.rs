@@ -168,9 +168,10 @@ async fn serve(
         Err(error) => return fail(exit::CANNOT_LISTEN, &cannot_listen(settings.listen, &error)),
     };
     let notifier = Notifier::of(environment);
+    let has_others = settings.destinations.len() > 1;
     let gateway = match Gateway::start(settings, address, launcher(), environment.all(), threads).await {
         Ok(gateway) => gateway,
-        Err(error) => return cannot_start(error),
+        Err(error) => return cannot_start(error, has_others),
     };
     if let Some(log) = outlets.log {
         gateway.show_log(log);
@@ -350,17 +351,23 @@ pub(crate) fn bind(address: SocketAddr) -> std::io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// Reports why there is no gateway, and returns the exit code for it.
-pub(crate) fn cannot_start(error: StartError) -> ExitCode {
+/// Reports why there is no gateway, and returns the exit code for it. `has_others`: other
+/// destinations may be able to start.
+pub(crate) fn cannot_start(error: StartError, has_others: bool) -> ExitCode {
     match error {
         StartError::Audit { .. }
         | StartError::Tls(_)
         | StartError::StateDir(_)
         | StartError::Sessions(_)
         | StartError::Cluster(_) => fail(exit::CONFIGURATION, &format!("{:#}", anyhow::Error::from(error))),
-        StartError::Command { .. } | StartError::NothingStarts(_) => {
-            fail(exit::NOTHING_STARTS, &error.to_string())
+        StartError::Command { .. } => {
+            let hint = match has_others {
+                true => "\n  to start the others without it: --keep-going",
+                false => "",
+            };
+            fail(exit::NOTHING_STARTS, &format!("{error}{hint}"))
         }
+        StartError::NothingStarts(_) => fail(exit::NOTHING_STARTS, &error.to_string()),
     }
 }
 

@@ -17,6 +17,14 @@ pub(crate) fn destinations(environment: &Environment) -> Option<PathBuf> {
     Some(config_dir(environment)?.join(DESTINATIONS))
 }
 
+/// Returns whether a program finds a file as the user's own file of destinations if it has no
+/// variable but `HOME`. Some hosts pass hardly any others on.
+pub(crate) fn is_found_by_home(file: &Path, environment: &Environment) -> bool {
+    let home = environment.filled("HOME").map(Path::new);
+    let usual = home.map(|home| platform::config_home(home).join("rialto").join(DESTINATIONS));
+    usual.as_deref() == Some(file) && environment.filled("RIALTO_CONFIG").is_none()
+}
+
 /// Returns the directory of the user's configuration of Rialto.
 pub(crate) fn config_dir(environment: &Environment) -> Option<PathBuf> {
     let of_user = environment.filled("XDG_CONFIG_HOME").map(PathBuf::from);

@@ -231,10 +231,15 @@ impl Gateway {
 
     /// Refuses what is not for any destination.
     fn reject(&self, refusal: &Refusal) -> Response<Body> {
+        self.reject_at(refusal, None)
+    }
+
+    fn reject_at(&self, refusal: &Refusal, path: Option<&str>) -> Response<Body> {
         self.listener_metrics.refused(refusal);
         tracing::debug!(
             status = refusal.status().as_u16(),
             reason = refusal.label(),
+            path,
             "request refused"
         );
         refusal.respond(None)
@@ -253,13 +258,13 @@ impl Gateway {
         // A preflight request has no credentials.
         if cross_origin && cors::is_preflight(&parts.method, &parts.headers) {
             return match route {
-                Route::Nowhere => self.reject(&Refusal::UnknownPath),
+                Route::Nowhere => self.reject_at(&Refusal::UnknownPath, Some(parts.uri.path())),
                 known => cors::preflight(&parts.headers, known.methods()),
             };
         }
         let is_reading = matches!(parts.method, Method::GET | Method::HEAD);
         match route {
-            Route::Nowhere => self.reject(&Refusal::UnknownPath),
+            Route::Nowhere => self.reject_at(&Refusal::UnknownPath, Some(parts.uri.path())),
             Route::Health | Route::Ready | Route::Metrics | Route::Metadata(..) if !is_reading => {
                 self.reject(&Refusal::WrongMethod { allow: READING })
             }
@@ -291,7 +296,7 @@ impl Gateway {
             Route::Metadata(destination, endpoint_path) => {
                 match config.guard.metadata(&destination.name, endpoint_path) {
                     Some(document) => respond::json(StatusCode::OK, document),
-                    None => self.reject(&Refusal::UnknownPath),
+                    None => self.reject_at(&Refusal::UnknownPath, Some(parts.uri.path())),
                 }
             }
             Route::SignIn(_) if parts.method != Method::GET => {
@@ -300,7 +305,7 @@ impl Gateway {
             // Boxed, since it is rare.
             Route::SignIn(ticket) => match Box::pin(self.shared.sign_in_pages.open(&ticket)).await {
                 Some(opened) => respond::sign_in(&opened),
-                None => self.reject(&Refusal::UnknownPath),
+                None => self.reject_at(&Refusal::UnknownPath, Some(parts.uri.path())),
             },
             Route::OldTransport(destination, path) => {
                 match self

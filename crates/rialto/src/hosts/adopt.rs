@@ -111,9 +111,9 @@ fn own_files(flags: &AdoptFlags, surroundings: &Surroundings<'_>) -> Result<OwnF
     let usual = user_files::destinations(surroundings.environment);
     let destinations = match &flags.config {
         Some(path) => std::path::absolute(path).map_err(|error| format!("{path}: {error}"))?,
-        None => usual
-            .clone()
-            .ok_or("there is no place for destinations.yml: set HOME, or name a file with --config")?,
+        None => {
+            usual.ok_or("there is no place for destinations.yml: set HOME, or name a file with --config")?
+        }
     };
     let text = |path: &Path| {
         safe_file::inspect(path).map_err(|refusal| format!("{} {refusal}", path.display()))?;
@@ -134,10 +134,8 @@ fn own_files(flags: &AdoptFlags, surroundings: &Surroundings<'_>) -> Result<OwnF
         ));
     }
     Ok(OwnFiles {
-        // `attach` looks where the variable points, and a host may have it or not.
-        config: (usual.as_ref() != Some(&destinations)
-            || surroundings.environment.filled("RIALTO_CONFIG").is_some())
-        .then(|| destinations.clone()),
+        config: (!user_files::is_found_by_home(&destinations, surroundings.environment))
+            .then(|| destinations.clone()),
         destinations,
         destinations_text,
         secrets,
@@ -159,7 +157,8 @@ fn shown(plan: &Plan, surroundings: &Surroundings<'_>) -> String {
             Kind::Secrets { count } => {
                 let _ = writeln!(
                     text,
-                    "{path}\n  {count} secrets from arguments, readable by you alone\n"
+                    "{path}\n  {}, readable by you alone\n",
+                    counted(*count, "secret from arguments", "secrets from arguments")
                 );
             }
             Kind::Destinations => {
@@ -297,11 +296,16 @@ fn done(plan: &Plan) -> String {
     destinations.sort_unstable();
     destinations.dedup();
     format!(
-        "{entries} entries of {} now start {} shared servers through Rialto.\nRestart these hosts. To take it back: \
-         rialto adopt --undo\n",
+        "{} of {} now {} through Rialto, which shares {}.\nRestart these hosts. To take it back: rialto adopt --undo\n",
+        counted(entries, "entry", "entries"),
         hosts.join(", "),
-        destinations.len()
+        if entries == 1 { "starts" } else { "start" },
+        counted(destinations.len(), "server", "servers")
     )
+}
+
+fn counted(number: usize, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 fn take_back(flags: &AdoptFlags, surroundings: &Surroundings<'_>) -> Result<ExitCode, String> {

@@ -71,8 +71,11 @@ fn entry(flags: &InstallFlags, environment: &Environment) -> Result<Entry, Strin
             return Err("--header is for an address: a destination has its own in its file".to_owned());
         }
         let destination = destination(flags, environment)?;
-        let config = flags.config.as_deref().map(Path::new);
-        let config = config.map(absolute).transpose()?;
+        let config = match &flags.config {
+            Some(config) => Some(absolute(Path::new(config))?),
+            None => user_files::destinations(environment)
+                .filter(|usual| !user_files::is_found_by_home(usual, environment)),
+        };
         let command = program::attach(program, &destination, config.as_deref());
         let name = flags.name.clone().unwrap_or(destination);
         return Ok(Entry {

@@ -16,6 +16,10 @@ use tracing_subscriber::layer::Context;
 use super::view::{self, Call, End, Happening, LogLine};
 use super::{Terminal, Wanted};
 
+/// How the log tells of a line on a server's stdout that is no message. It often tells why a server
+/// does not start.
+const SKIPPED: &str = "skipped a line that is no message";
+
 /// Shows log events on a terminal.
 #[derive(Debug)]
 pub(crate) struct Events {
@@ -46,6 +50,7 @@ struct Fields {
     outcome: Option<String>,
     reason: Option<String>,
     limit: Option<String>,
+    path: Option<String>,
     line: Option<String>,
     status: u64,
     latency: u64,
@@ -65,6 +70,7 @@ impl Fields {
             "outcome" => self.outcome = Some(value),
             "reason" => self.reason = Some(value),
             "limit" => self.limit = Some(value),
+            "path" => self.path = Some(value),
             "line" => self.line = Some(value),
             name => {
                 let _ = write!(self.rest, " {name}={value}");
@@ -113,6 +119,10 @@ fn happening(level: Level, fields: Fields, wanted: Wanted) -> Option<Happening> 
             line: line.clone(),
             destination: fields.destination?,
         }),
+        (SKIPPED, Some(line)) => Some(Happening::Output {
+            line: format!("no message, on stdout: {line}"),
+            destination: fields.destination?,
+        }),
         (_, _) => log(level, fields, wanted).map(Happening::Log),
     }
 }
@@ -156,6 +166,7 @@ fn refusal(fields: &Fields) -> End {
         status: fields.status,
         reason: fields.reason.clone().unwrap_or_else(|| "refused".to_owned()),
         limit: fields.limit.clone(),
+        path: fields.path.clone(),
     }
 }
 
@@ -172,6 +183,7 @@ fn log(level: Level, mut fields: Fields, wanted: Wanted) -> Option<LogLine> {
         ("session", fields.session.take()),
         ("reason", fields.reason.take()),
         ("limit", fields.limit.take()),
+        ("path", fields.path.take()),
         ("method", fields.method.take()),
         ("tool", fields.tool.take()),
         ("outcome", fields.outcome.take()),
@@ -255,6 +267,7 @@ mod tests {
             status: 503,
             reason: "sessions_at_limit".to_owned(),
             limit: Some("max_sessions".to_owned()),
+            path: None,
         };
         assert_eq!(call.end, expected);
     }
@@ -270,6 +283,37 @@ mod tests {
             line: "ready".to_owned(),
         };
         assert_eq!(happening(Level::WARN, output, WANTED), Some(expected));
+    }
+
+    #[test]
+    fn line_on_stdout_that_is_no_message_is_output_of_its_server() {
+        let stray = Fields {
+            line: Some("Server ready!".to_owned()),
+            ..fields(SKIPPED)
+        };
+        let expected = Happening::Output {
+            destination: "files".to_owned(),
+            line: "no message, on stdout: Server ready!".to_owned(),
+        };
+        assert_eq!(happening(Level::WARN, stray, WANTED), Some(expected));
+    }
+
+    #[test]
+    fn refusal_of_an_unknown_path_names_it() {
+        let refused = Fields {
+            message: "request refused".to_owned(),
+            reason: Some("unknown_path".to_owned()),
+            path: Some("/flies/mcp".to_owned()),
+            status: 404,
+            ..Fields::default()
+        };
+        let Some(Happening::Call(call)) = happening(Level::DEBUG, refused, WANTED) else {
+            panic!("a refusal is shown");
+        };
+        let End::Refused { path, .. } = call.end else {
+            panic!("{:?}", call.end);
+        };
+        assert_eq!(path.as_deref(), Some("/flies/mcp"));
     }
 
     #[test]

@@ -134,6 +134,8 @@ pub(crate) enum End {
         status: u64,
         reason: String,
         limit: Option<String>,
+        /// Where the request went, if that is why it was refused.
+        path: Option<String>,
     },
 }
 
@@ -149,6 +151,8 @@ const REFUSAL_KINDS: usize = 64;
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 const WIDEST_NAME: usize = 20;
 const CLIENT_COLUMNS: usize = 14;
+/// How much of a path is shown that a client should not have asked for.
+const LONGEST_PATH: usize = 60;
 /// A terminal with fewer columns does not show clients.
 const NARROW: usize = 70;
 
@@ -435,11 +439,15 @@ impl View {
             status,
             reason,
             limit,
+            path,
         } = &call.end
         else {
             return;
         };
         let mut text = format!("refused {status}: {}", reason.replace('_', " "));
+        if let Some(path) = path {
+            let _ = write!(text, " {}", cut(path, LONGEST_PATH));
+        }
         if let Some(limit) = limit {
             let _ = write!(text, " ({limit})");
         }
@@ -470,8 +478,13 @@ impl View {
     }
 
     fn start_of_line(&self, clock: &str, destination: Option<&str>, columns: usize) -> String {
-        let name = column(destination.unwrap_or("–"), self.name_columns(columns));
-        format!("{clock}  {name}  ")
+        let name = destination.unwrap_or("–");
+        let width = match self.banner.destinations.is_empty() {
+            // What is said before the names are known.
+            true => name.chars().count().clamp(4, WIDEST_NAME),
+            false => self.name_columns(columns),
+        };
+        format!("{clock}  {}  ", column(name, width))
     }
 
     fn name_columns(&self, columns: usize) -> usize {
@@ -496,33 +509,35 @@ impl View {
         let url_columns = urls.max().unwrap_or(0);
         let name_columns = self.name_columns(columns);
         for destination in &self.banner.destinations {
-            let mut status = self.status(destination).into_iter();
+            let indent = " ".repeat(4 + name_columns + 3);
+            let room = columns.saturating_sub(indent.len() + 1).max(20);
+            let status = self.status(destination);
+            // Why a server cannot be used, and what to do, is never cut.
+            let mut status = match destination.state {
+                State::Failed { .. } => status.iter().flat_map(|line| wrapped(line, room)).collect(),
+                State::Starting { .. } | State::Waiting | State::Ready { .. } => status,
+            }
+            .into_iter();
             let (mark, style) = self.mark(&destination.state);
             let mark = style.paint(mark, self.look.has_colour);
             let name = Style::Bold.paint(&column(&destination.name, name_columns), self.look.has_colour);
-            let indent = " ".repeat(4 + name_columns + 3);
             let first = status.next().unwrap_or_default();
             match destination.state {
                 // Where it cannot be used, its address is of no use.
-                State::Failed { .. } => {
-                    let room = columns.saturating_sub(indent.len() + 1).max(20);
-                    lines.push(format!("  {mark} {name}   {}", cut(&first, room)));
-                }
+                State::Failed { .. } => lines.push(format!("  {mark} {name}   {first}")),
                 State::Starting { .. } | State::Waiting | State::Ready { .. } => {
                     let url = column(&destination.url, url_columns);
-                    let room = columns.saturating_sub(indent.len() + url_columns + 3 + 1);
-                    if room >= first.chars().count().min(16) {
-                        lines.push(format!("  {mark} {name}   {url}   {}", cut(&first, room)));
+                    let beside = columns.saturating_sub(indent.len() + url_columns + 3 + 1);
+                    if beside >= first.chars().count().min(16) {
+                        lines.push(format!("  {mark} {name}   {url}   {}", cut(&first, beside)));
                     } else {
                         // The address is to be copied, so it is never cut.
                         lines.push(format!("  {mark} {name}   {}", destination.url));
-                        let room = columns.saturating_sub(indent.len() + 1).max(20);
                         lines.push(format!("{indent}{}", cut(&first, room)));
                     }
                 }
             }
             for line in status {
-                let room = columns.saturating_sub(indent.len() + 1).max(20);
                 lines.push(format!("{indent}{}", cut(&line, room)));
             }
         }
@@ -629,20 +644,24 @@ fn telling(kept: &VecDeque<String>) -> Vec<String> {
         let line = line.to_ascii_lowercase();
         WORDS.iter().any(|word| line.contains(word))
     };
-    let found: Vec<String> = kept
+    // A server that was started again has often written the same again.
+    let mut different: Vec<&String> = Vec::new();
+    for line in kept {
+        if !different.contains(&line) {
+            different.push(line);
+        }
+    }
+    let found: Vec<&String> = different
         .iter()
+        .copied()
         .filter(is_telling)
         .take(TELLING_LINES)
-        .cloned()
         .collect();
-    match found.is_empty() {
-        true => kept
-            .iter()
-            .skip(kept.len().saturating_sub(TELLING_LINES))
-            .cloned()
-            .collect(),
+    let chosen = match found.is_empty() {
+        true => different.split_off(different.len().saturating_sub(TELLING_LINES)),
         false => found,
-    }
+    };
+    chosen.into_iter().cloned().collect()
 }
 
 fn what(method: Option<&str>, tool: Option<&str>) -> String {

@@ -67,6 +67,28 @@ fn commands(value: &Value) -> BTreeMap<String, Vec<String>> {
     found
 }
 
+/// The words and variables of each stdio server of a file.
+pub(crate) fn entries(path: &str, bytes: &[u8]) -> Vec<(Vec<String>, Vec<(String, String)>)> {
+    let file = independently(path, bytes);
+    let mut found = Vec::new();
+    let mut open = vec![&file];
+    while let Some(value) = open.pop() {
+        if let Some(words) = words(value) {
+            let variables = value.get("env").or_else(|| value.get("environment"));
+            let variables = variables.and_then(Value::as_object).into_iter().flatten();
+            let text = |(name, value): (&String, &Value)| Some((name.clone(), value.as_str()?.to_owned()));
+            found.push((words, variables.filter_map(text).collect()));
+            continue;
+        }
+        match value {
+            Value::Object(members) => open.extend(members.values()),
+            Value::Array(items) => open.extend(items),
+            _ => {}
+        }
+    }
+    found
+}
+
 fn words(entry: &Value) -> Option<Vec<String>> {
     let texts = |value: &Value| -> Vec<String> {
         let items = value.as_array().into_iter().flatten();
@@ -276,4 +298,40 @@ fn the_golden_files_name_every_host_of_the_program() {
     named.sort_unstable();
     tested.sort_unstable();
     assert_eq!(tested, named);
+}
+
+#[test]
+fn entries_name_the_file_of_destinations_where_a_host_does_not_pass_its_variables_on() {
+    let home = Home::with_all_hosts();
+    let named = home.path("settings/rialto/destinations.yml");
+    let run = |args: &[&str]| {
+        let output = home
+            .command(args)
+            .env("XDG_CONFIG_HOME", home.path("settings"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    // Codex hands a server `HOME`, `PATH` and four more variables.
+    run(&["adopt", "codex", "--yes"]);
+    let entry = |name: &str| {
+        let file = independently(".codex/config.toml", home.text(".codex/config.toml").as_bytes());
+        file["mcp_servers"][name]["args"].clone()
+    };
+    let expected = serde_json::json!(["attach", "everything", "--config", named.to_str().unwrap()]);
+    assert_eq!(entry("everything"), expected);
+    run(&["install", "codex", "everything", "--name", "again"]);
+    assert_eq!(entry("again"), expected);
+}
+
+#[test]
+fn one_adopted_entry_is_told_in_the_singular() {
+    let home = Home::empty();
+    home.put(".cursor/mcp.json", br#"{"mcpServers": {"a": {"command": "x"}}}"#);
+    let said = home.done(&["adopt", "--yes"]);
+    assert!(
+        said.contains("1 entry of Cursor now starts through Rialto, which shares 1 server."),
+        "{said}"
+    );
 }

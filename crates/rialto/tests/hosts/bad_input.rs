@@ -98,7 +98,7 @@ fn secrets_of_an_entry_stay_in_the_hosts_file_and_are_never_shown() {
     let shown = home.done(&["adopt", "--dry-run"]);
     assert!(!shown.contains("geheim"), "{shown}");
     assert!(
-        shown.contains("1 secrets from arguments, readable by you alone"),
+        shown.contains("1 secret from arguments, readable by you alone"),
         "{shown}"
     );
     let printed = home.done(&["adopt", "--yes"]);

@@ -6,8 +6,11 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
-use crate::home::{Home, PROGRAM};
+use crate::adopt::entries;
+use crate::home::{FILES, Home, PROGRAM};
 
 /// A host's child, in the middle of the protocol.
 struct Started {
@@ -17,12 +20,13 @@ struct Started {
 
 impl Started {
     /// Starts the words of an entry with its variables, as a host does.
-    fn new(home: &Home, words: &[String]) -> Self {
+    fn new(home: &Home, words: &[String], variables: &[(String, String)]) -> Self {
         let (program, args) = words.split_first().expect("a program");
         assert_eq!(program, PROGRAM);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let mut child = home
             .command(&args)
+            .envs(variables.iter().cloned())
             .env("XDG_RUNTIME_DIR", home.path("run"))
             .env("RIALTO_IDLE_EXIT", "1s")
             .stdin(Stdio::piped())
@@ -84,13 +88,17 @@ fn an_adopted_entry_reaches_its_server_through_the_local_service() {
             .iter()
             .map(|word| word.as_str().unwrap().to_owned()),
     );
-    let mut first = Started::new(&home, &words);
+    let mut first = Started::new(&home, &words, &[]);
     assert!(first.tools() > 3);
-    let mut second = Started::new(&home, &words);
+    let mut second = Started::new(&home, &words, &[]);
     assert!(second.tools() > 3);
     first.end();
     second.end();
-    // The service ends when no host is connected any more, and removes its socket.
+    service_ends(&home);
+}
+
+/// Waits for the end of the service: no host is connected any more. It removes its socket.
+fn service_ends(home: &Home) {
     let sockets = || {
         let found = std::fs::read_dir(home.path("run/rialto"))
             .into_iter()
@@ -101,4 +109,64 @@ fn an_adopted_entry_reaches_its_server_through_the_local_service() {
     };
     let gone = testkit::patience::look_until(testkit::PATIENCE, || (sockets() == 0).then_some(()));
     assert!(gone.is_some(), "the service goes on");
+}
+
+/// Returns the words that start each server of the lines to paste into files of YAML.
+fn pasted(printed: &str) -> Vec<Vec<String>> {
+    let value = |line: &str, key: &str| -> Option<Value> {
+        let value = line.trim_start_matches([' ', '-']).strip_prefix(key)?;
+        Some(serde_json::from_str(value).unwrap())
+    };
+    let mut found: Vec<Vec<String>> = Vec::new();
+    for line in printed.lines() {
+        if let Some(program) = value(line, "cmd: ").or_else(|| value(line, "command: ")) {
+            found.push(vec![program.as_str().unwrap().to_owned()]);
+        }
+        if let Some(args) = value(line, "args: ") {
+            let args = args.as_array().unwrap().iter();
+            found
+                .last_mut()
+                .unwrap()
+                .extend(args.map(|word| word.as_str().unwrap().to_owned()));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_adopted_entry_of_every_host_starts_and_lists_the_tools_of_its_server() {
+    let home = Home::with_all_hosts();
+    for folder in ["run", "project"] {
+        fs::create_dir_all(home.path(folder)).unwrap();
+    }
+    // What the golden files start is the demo server here, and their project is a folder.
+    for program in ["npx", "uvx"] {
+        let script = format!("#!/bin/sh\nexec '{PROGRAM}' demo-server\n");
+        let path = home.put(&format!("bin/{program}"), script.as_bytes());
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let project = home.path("project").display().to_string();
+    for (_, path) in FILES {
+        home.put(path, home.text(path).replace("/code/app", &project).as_bytes());
+    }
+    let printed = home.done(&["adopt", "--yes"]);
+    let mut hosts_of_yaml = pasted(&printed).into_iter();
+    let mut started = 0;
+    for (host, path) in FILES {
+        let found = match path.ends_with(".yaml") {
+            true => vec![(hosts_of_yaml.next().expect("lines to paste"), Vec::new())],
+            false => entries(path, home.text(path).as_bytes()),
+        };
+        let is_adopted = |words: &[String]| words.get(1).is_some_and(|verb| verb == "attach");
+        let adopted: Vec<_> = found.iter().filter(|(words, _)| is_adopted(words)).collect();
+        assert!(!adopted.is_empty(), "{host}: {printed}");
+        for (words, variables) in adopted {
+            let mut server = Started::new(&home, words, variables);
+            assert_eq!(server.tools(), 15, "{host}: {words:?}");
+            server.end();
+            started += 1;
+        }
+    }
+    assert!(started > FILES.len(), "{started}");
+    service_ends(&home);
 }

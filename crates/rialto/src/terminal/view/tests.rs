@@ -88,6 +88,7 @@ fn refusal() -> Call {
             status: 503,
             reason: "sessions_at_limit".to_owned(),
             limit: Some("max_sessions".to_owned()),
+            path: None,
         },
         ..call("")
     }
@@ -210,6 +211,7 @@ fn refusals_of_one_kind_are_counted_and_of_another_kind_shown() {
             status: 401,
             reason: "unauthorized".to_owned(),
             limit: None,
+            path: None,
         },
         destination: None,
         ..refusal()
@@ -344,4 +346,77 @@ fn view_without_calls_shows_none() {
         80,
     );
     assert_eq!(view.take_output(80), "");
+}
+
+#[test]
+fn line_that_a_server_wrote_at_each_start_is_shown_once() {
+    let output = || Happening::Output {
+        destination: "search".to_owned(),
+        line: "Error: API_KEY is required".to_owned(),
+    };
+    let failed = State::Failed {
+        lines: vec!["exit status 1".to_owned()],
+    };
+    let happenings = vec![
+        (0, banner(vec![destination("search", starting("npx"))])),
+        (1, output()),
+        (2, output()),
+        (3, output()),
+        (
+            4,
+            Happening::Settled {
+                name: "search".to_owned(),
+                state: failed,
+            },
+        ),
+    ];
+    let screen = seen(PLAIN, 80, happenings);
+    assert_eq!(screen.matches("API_KEY is required").count(), 1, "{screen}");
+}
+
+#[test]
+fn reason_of_a_failure_is_wrapped_and_not_cut() {
+    let failed = State::Failed {
+        lines: vec![format!(
+            "program `uvx` was not found in {}: install it",
+            "/a/long/path ".repeat(8)
+        )],
+    };
+    let screen = seen(PLAIN, 80, vec![(0, banner(vec![destination("search", failed)]))]);
+    assert!(screen.contains("install it") && !screen.contains('…'), "{screen}");
+    assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
+}
+
+#[test]
+fn names_before_the_destinations_are_known_are_not_cut() {
+    let early = Happening::Log(LogLine {
+        level: Level::Error,
+        destination: Some("search".to_owned()),
+        text: "cannot start".to_owned(),
+    });
+    let screen = seen(PLAIN, 80, vec![(0, early)]);
+    assert!(screen.contains("  search  cannot start"), "{screen}");
+}
+
+#[test]
+fn refusal_of_an_unknown_path_shows_the_path() {
+    let refused = Call {
+        end: End::Refused {
+            status: 404,
+            reason: "unknown_path".to_owned(),
+            limit: None,
+            path: Some("/flies/mcp".to_owned()),
+        },
+        destination: None,
+        ..refusal()
+    };
+    let happenings = vec![
+        (0, banner(vec![destination("files", ready(1))])),
+        (1, Happening::Call(refused)),
+    ];
+    let screen = seen(PLAIN, 120, happenings);
+    assert!(
+        screen.contains("refused 404: unknown path /flies/mcp"),
+        "{screen}"
+    );
 }
