@@ -37,7 +37,7 @@ pub(crate) struct Sharing {
     /// Processes where each host starts each server, and their memory (PSS).
     pub(crate) processes_before: f64,
     pub(crate) memory_before: f64,
-    /// Servers that run when all hosts are attached and have said nothing.
+    /// Servers that run when all hosts are attached and none has sent a message.
     pub(crate) servers_at_first: f64,
     /// Servers that run when each session has listed the tools of each server, and their memory.
     pub(crate) servers_after: f64,

@@ -278,7 +278,7 @@ impl Row {
             Self::Hosts => &[
                 Count("servers, where each session starts its own"),
                 Bytes("their memory (PSS)"),
-                Count("servers with Rialto, before a host says anything"),
+                Count("servers with Rialto, before a host sends a message"),
                 Count("servers with Rialto, after each session has listed all tools"),
                 Bytes("their memory (PSS)"),
                 Count("processes of Rialto: the service, and one for each entry of each session"),

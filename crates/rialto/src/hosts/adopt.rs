@@ -250,19 +250,35 @@ fn write(journal: &Journal, plan: &Plan, surroundings: &Surroundings<'_>) -> Res
     journal
         .begin(&written)
         .map_err(|error| format!("{error}; nothing was changed"))?;
-    for file in &plan.files {
+    for (at, file) in plan.files.iter().enumerate() {
         let result = match &file.before {
             Some(before) => safe_file::replace(&file.path, before.as_bytes(), file.after.as_bytes()),
             None => safe_file::create(&file.path, file.after.as_bytes(), PRIVATE),
         };
-        result.map_err(|refusal| {
-            format!(
-                "{} {refusal}\n  what was written before it is taken back by `rialto adopt --undo`",
-                surroundings.shown(&file.path)
-            )
-        })?;
+        if let Err(refusal) = result {
+            let rest = match take_back_begun(journal, at) {
+                Ok(()) => "; nothing was changed".to_owned(),
+                Err(error) => {
+                    format!("\n  what was written before it is taken back by `rialto adopt --undo`: {error}")
+                }
+            };
+            return Err(format!("{} {refusal}{rest}", surroundings.shown(&file.path)));
+        }
     }
     Ok(())
+}
+
+/// Takes the newest adoption back, of which so many files were written.
+fn take_back_begun(journal: &Journal, written: usize) -> Result<(), String> {
+    let records = journal.records().map_err(|error| error.to_string())?;
+    let mut record = records.into_iter().next().ok_or("there is no record of it")?;
+    record.files.truncate(written);
+    let outcomes = undo::take_back(journal, &record, false).map_err(|error| error.to_string())?;
+    let is_left = |outcome: &Outcome| matches!(outcome, Outcome::LeftAlone | Outcome::Failed(_));
+    match outcomes.iter().find(|(_, outcome)| is_left(outcome)) {
+        Some((path, _)) => Err(format!("{} was edited", path.display())),
+        None => Ok(()),
+    }
 }
 
 fn recorded(file: &PlannedFile) -> Written {
@@ -344,5 +360,51 @@ fn told(path: &str, outcome: &Outcome) -> String {
             "{path}: was edited since, so it is left alone; --force restores it and keeps a copy of the edited file"
         ),
         Outcome::Failed(reason) => format!("{path} {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_changed_since_it_was_shown_is_left_and_the_others_are_taken_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let journal = Journal::open(folder.path()).expect("a journal");
+        let environment = Environment::default();
+        let surroundings = Surroundings {
+            system: System::own(),
+            environment: &environment,
+        };
+        let file = |name: &str, before: Option<&str>| PlannedFile {
+            path: folder.path().join(name),
+            before: before.map(str::to_owned),
+            after: "adopted".to_owned(),
+            kind: Kind::Destinations,
+        };
+        for name in ["first", "second"] {
+            fs::write(folder.path().join(name), "shown").expect("a file");
+        }
+        let plan = Plan {
+            files: vec![
+                file("new", None),
+                file("first", Some("shown")),
+                file("second", Some("shown")),
+            ],
+            ..Plan::default()
+        };
+        fs::write(folder.path().join("second"), "edited").expect("a file");
+        let said = write(&journal, &plan, &surroundings).expect_err("it changed");
+        assert!(
+            said.ends_with("was changed meanwhile: run the command again; nothing was changed"),
+            "{said}"
+        );
+        let read = |name: &str| fs::read_to_string(folder.path().join(name)).ok();
+        assert_eq!(read("new"), None);
+        assert_eq!(read("first").as_deref(), Some("shown"));
+        assert_eq!(read("second").as_deref(), Some("edited"));
+        assert!(journal.records().expect("records").is_empty());
     }
 }

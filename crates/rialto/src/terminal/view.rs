@@ -480,7 +480,7 @@ impl View {
     fn start_of_line(&self, clock: &str, destination: Option<&str>, columns: usize) -> String {
         let name = destination.unwrap_or("–");
         let width = match self.banner.destinations.is_empty() {
-            // What is said before the names are known.
+            // A line that comes before the names are known.
             true => name.chars().count().clamp(4, WIDEST_NAME),
             false => self.name_columns(columns),
         };

@@ -138,7 +138,7 @@ const GEMINI: &str = ".gemini/settings.json";
 const MCPORTER: &str = ".mcporter/mcporter.json";
 const DESKTOP: &str = ".config/Claude/claude_desktop_config.json";
 
-/// Makes a program that is the demo server, whatever its arguments are. Returns its path.
+/// Makes a program that is the demo server. Returns its path.
 fn server(home: &Home) -> String {
     let script = format!("#!/bin/sh\nexec '{PROGRAM}' demo-server\n");
     let path = home.put("bin/server", script.as_bytes());
