@@ -120,7 +120,7 @@ fn happening(level: Level, fields: Fields, wanted: Wanted) -> Option<Happening> 
             destination: fields.destination?,
         }),
         (SKIPPED, Some(line)) => Some(Happening::Output {
-            line: format!("no message, on stdout: {line}"),
+            line: format!("stdout: {line}"),
             destination: fields.destination?,
         }),
         (_, _) => log(level, fields, wanted).map(Happening::Log),
@@ -293,7 +293,7 @@ mod tests {
         };
         let expected = Happening::Output {
             destination: "files".to_owned(),
-            line: "no message, on stdout: Server ready!".to_owned(),
+            line: "stdout: Server ready!".to_owned(),
         };
         assert_eq!(happening(Level::WARN, stray, WANTED), Some(expected));
     }

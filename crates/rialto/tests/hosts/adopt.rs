@@ -67,8 +67,14 @@ fn commands(value: &Value) -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// The words and variables of each stdio server of a file.
-pub(crate) fn entries(path: &str, bytes: &[u8]) -> Vec<(Vec<String>, Vec<(String, String)>)> {
+/// What starts a stdio server.
+pub(crate) struct StdioEntry {
+    pub(crate) words: Vec<String>,
+    pub(crate) variables: Vec<(String, String)>,
+}
+
+/// Returns the stdio servers of a file.
+pub(crate) fn entries(path: &str, bytes: &[u8]) -> Vec<StdioEntry> {
     let file = independently(path, bytes);
     let mut found = Vec::new();
     let mut open = vec![&file];
@@ -77,7 +83,10 @@ pub(crate) fn entries(path: &str, bytes: &[u8]) -> Vec<(Vec<String>, Vec<(String
             let variables = value.get("env").or_else(|| value.get("environment"));
             let variables = variables.and_then(Value::as_object).into_iter().flatten();
             let text = |(name, value): (&String, &Value)| Some((name.clone(), value.as_str()?.to_owned()));
-            found.push((words, variables.filter_map(text).collect()));
+            found.push(StdioEntry {
+                words,
+                variables: variables.filter_map(text).collect(),
+            });
             continue;
         }
         match value {

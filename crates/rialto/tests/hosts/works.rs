@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::adopt::entries;
+use crate::adopt::{StdioEntry, entries};
 use crate::home::{FILES, Home, PROGRAM};
 
 /// A host's child, in the middle of the protocol.
@@ -140,7 +140,7 @@ fn every_adopted_entry_of_every_host_starts_and_lists_the_tools_of_its_server() 
         fs::create_dir_all(home.path(folder)).unwrap();
     }
     // What the golden files start is the demo server here, and their project is a folder.
-    for program in ["npx", "uvx"] {
+    for program in ["npx", "uvx", "search-server", "older-server"] {
         let script = format!("#!/bin/sh\nexec '{PROGRAM}' demo-server\n");
         let path = home.put(&format!("bin/{program}"), script.as_bytes());
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -154,15 +154,18 @@ fn every_adopted_entry_of_every_host_starts_and_lists_the_tools_of_its_server() 
     let mut started = 0;
     for (host, path) in FILES {
         let found = match path.ends_with(".yaml") {
-            true => vec![(hosts_of_yaml.next().expect("lines to paste"), Vec::new())],
+            true => vec![StdioEntry {
+                words: hosts_of_yaml.next().expect("lines to paste"),
+                variables: Vec::new(),
+            }],
             false => entries(path, home.text(path).as_bytes()),
         };
         let is_adopted = |words: &[String]| words.get(1).is_some_and(|verb| verb == "attach");
-        let adopted: Vec<_> = found.iter().filter(|(words, _)| is_adopted(words)).collect();
+        let adopted: Vec<_> = found.iter().filter(|entry| is_adopted(&entry.words)).collect();
         assert!(!adopted.is_empty(), "{host}: {printed}");
-        for (words, variables) in adopted {
-            let mut server = Started::new(&home, words, variables);
-            assert_eq!(server.tools(), 15, "{host}: {words:?}");
+        for entry in adopted {
+            let mut server = Started::new(&home, &entry.words, &entry.variables);
+            assert_eq!(server.tools(), 15, "{host}: {:?}", entry.words);
             server.end();
             started += 1;
         }
