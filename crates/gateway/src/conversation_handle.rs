@@ -26,6 +26,7 @@ use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::instance::{Instance, InstanceUser, Reservation};
 use crate::metrics::DestinationMetrics;
 use crate::tasks;
+use crate::upstream::WantedFor;
 
 /// Calls whose way is remembered for their records. A client has fewer calls open.
 const MAX_ROUTES: usize = 4096;
@@ -113,7 +114,7 @@ pub(crate) trait Members: Send + Sync {
     fn instance_for(
         &self,
         member: &str,
-        session: SessionKey,
+        wanted_for: WantedFor,
         client: &Client,
         headers: &HeaderMap,
     ) -> Result<(Reservation, Arc<dyn MemberServer>), Failure>;
@@ -144,6 +145,8 @@ pub(crate) trait MemberServer: Send + Sync {
 pub(crate) struct ConversationHandle {
     this: Weak<Self>,
     key: SessionKey,
+    /// What instances of members are needed for, as an instance of a plain destination would be.
+    wanted_for: WantedFor,
     destination: Arc<str>,
     clock: Clock,
     metrics: Arc<DestinationMetrics>,
@@ -311,6 +314,7 @@ impl std::fmt::Debug for ConversationHandle {
 /// What a conversation is made from.
 pub(crate) struct ConversationSpec {
     pub(crate) key: SessionKey,
+    pub(crate) wanted_for: WantedFor,
     pub(crate) destination: Arc<str>,
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<DestinationMetrics>,
@@ -326,6 +330,7 @@ impl ConversationHandle {
     pub(crate) fn new(spec: ConversationSpec) -> Arc<Self> {
         let ConversationSpec {
             key,
+            wanted_for,
             destination,
             clock,
             metrics,
@@ -339,6 +344,7 @@ impl ConversationHandle {
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             key,
+            wanted_for,
             destination,
             clock,
             metrics,
@@ -566,7 +572,7 @@ impl ConversationHandle {
                 }
                 let found = self
                     .members
-                    .instance_for(&member, self.key, client, &self.headers);
+                    .instance_for(&member, self.wanted_for, client, &self.headers);
                 let (instance, server) = match found {
                     Ok(found) => found,
                     // What the client is subscribed to opens the member again at once.

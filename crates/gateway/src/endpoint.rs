@@ -46,7 +46,7 @@ use crate::settings::{self, BackendSpec, LimitSettings};
 use crate::sign_in_pages::SignInPages;
 use crate::status::{DestinationStatus, Detail, LimitLevel};
 use crate::threads::Threads;
-use crate::upstream::{Upstream, UpstreamContext};
+use crate::upstream::{Upstream, UpstreamContext, WantedFor};
 use aggregate::{Aggregate, ClientIntent};
 use upstreams::Upstreams;
 
@@ -227,19 +227,19 @@ impl Endpoint {
     /// with the members.
     fn target_for(
         &self,
-        (key, session): (SessionKey, Option<SessionKey>),
+        (key, wanted_for): (SessionKey, WantedFor),
         client: &Client,
         headers: &HeaderMap,
         intent: ClientIntent,
     ) -> Result<ReservedTarget, Refusal> {
         if let Some(aggregate) = self.upstream.aggregate() {
-            let conversation = aggregate.open_conversation(key, client, headers, intent)?;
+            let conversation = aggregate.open_conversation((key, wanted_for), client, headers, intent)?;
             return Ok(ReservedTarget {
                 target: AskTarget::Conversation(conversation),
                 _reservation: None,
             });
         }
-        let reservation = self.instance_for(session, client, headers)?;
+        let reservation = self.instance_for(wanted_for, client, headers)?;
         Ok(ReservedTarget {
             target: AskTarget::Instance(Arc::clone(&reservation)),
             _reservation: Some(reservation),
@@ -249,14 +249,14 @@ impl Endpoint {
     /// Returns the instance for a client, if need be in the place of another one.
     fn instance_for(
         &self,
-        session: Option<SessionKey>,
+        wanted_for: WantedFor,
         client: &Client,
         headers: &HeaderMap,
     ) -> Result<Reservation, Refusal> {
         let make_room = |limit| self.free_instance(limit, &client.principal);
         // An aggregate has no instance of its own, and no caller asks it for one.
         let upstream = self.upstream.one().ok_or(Refusal::BrokenDestination)?;
-        let found = upstream.instance_for(session, client, headers, make_room);
+        let found = upstream.instance_for(wanted_for, client, headers, make_room);
         // If the destination has come to its end meanwhile, the client learns why.
         found.map_err(|refusal| self.check_open().err().unwrap_or(refusal))
     }
@@ -511,7 +511,7 @@ impl Endpoint {
             tools,
             is_list: false,
         };
-        let target = self.target_for((key, Some(key)), &client, headers, intent)?;
+        let target = self.target_for((key, WantedFor::Session(key)), &client, headers, intent)?;
         let (session, call, ask) = match opening {
             SessionOpen::Initialize(message, accepts) => {
                 let (session, call, ask) = Session::open(key, client, limits, now, message, accepts);

@@ -36,7 +36,7 @@ use crate::status::{Depths, Health, HealthKind, MembersStatus, Rest, Serves};
 use crate::threads::Threads;
 use instances::{InstancePool, Instances, Started};
 
-pub(crate) use instances::{Credentials, InstanceKey};
+pub(crate) use instances::{Credentials, InstanceKey, WantedFor};
 
 /// What all upstreams have in common.
 #[derive(Debug, Clone)]

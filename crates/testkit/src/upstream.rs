@@ -1,7 +1,7 @@
 //! A remote MCP server that behaves, and misbehaves when a test asks for it.
 //!
-//! It speaks HTTP/1.1 by hand, with one of three behaviours: Streamable HTTP with a handshake,
-//! Streamable HTTP of the modern era, or the old transport with two endpoints. It notes every
+//! It speaks HTTP/1.1 by hand, with one of four behaviours: Streamable HTTP with a handshake,
+//! Streamable HTTP of the modern era or of both, or the old transport with two endpoints. It notes every
 //! request with every header, and every tool call that it ran, so that a test can check that
 //! something ran once and that a secret never arrived. A script decides about single requests; what
 //! no script is about is done as usual.
@@ -179,6 +179,11 @@ impl Upstream {
     /// Streamable HTTP of 2026-07-28.
     pub fn modern() -> Launcher {
         Launcher::new(Behaviour::modern())
+    }
+
+    /// Streamable HTTP of both eras, each request in its own.
+    pub fn dual() -> Launcher {
+        Launcher::new(Behaviour::dual())
     }
 
     /// HTTP+SSE of 2024-11-05, at `/sse` and `/message`.

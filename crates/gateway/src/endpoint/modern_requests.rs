@@ -27,6 +27,7 @@ use crate::reply::Refusal;
 use crate::seal::RequestState;
 use crate::seal::state::StateSeal;
 use crate::settings::Show;
+use crate::upstream::WantedFor;
 
 /// No more calls can wait for their clients.
 #[derive(Debug)]
@@ -108,7 +109,7 @@ impl Endpoint {
             tools: options.tools,
             is_list: ListKind::of(message.method()).is_some(),
         };
-        let target = self.target_for((key, None), &client, headers, intent)?;
+        let target = self.target_for((key, WantedFor::Request), &client, headers, intent)?;
         if self.settings.show == Show::Native
             && let AskTarget::Instance(instance) = &*target
         {

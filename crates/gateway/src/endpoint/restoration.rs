@@ -21,6 +21,7 @@ use crate::guard::limits::Permit;
 use crate::reply::Refusal;
 use crate::session_handle::SessionHandle;
 use crate::session_store::{self, RecordHandle};
+use crate::upstream::WantedFor;
 
 /// How often a session is looked for that was lost between its take-over and its restoration.
 const MAX_ATTEMPTS: usize = 3;
@@ -160,7 +161,7 @@ impl Endpoint {
         };
         let client = Arc::new(Client::declaring(principal.clone(), declared, info));
         let key = self.new_session_key();
-        let target = self.target_for((key, Some(key)), &client, headers, intent)?;
+        let target = self.target_for((key, WantedFor::Session(key)), &client, headers, intent)?;
         let restored = Restored {
             hello,
             state: session_store::session_state(record.state.clone()),

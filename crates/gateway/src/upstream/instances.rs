@@ -13,7 +13,7 @@ use protocol::backend_face::legacy::ClientHello;
 use protocol::eviction;
 use protocol::exchange::{BackendError, Client, SessionKey};
 use protocol::multiplexer::{self, Counters, Multiplexer};
-use protocol::negotiation::EraPlan;
+use protocol::negotiation::{EraPlan, StartedFor};
 use protocol::placement::{self, Placement, Room, Wanted};
 use protocol::time::Moment;
 use protocol::version::CapabilityStyle;
@@ -49,6 +49,35 @@ impl Credentials {
 
 pub(crate) type InstanceKey = placement::InstanceKey<Credentials>;
 pub(super) type Instances = placement::Instances<Credentials, Arc<Instance>>;
+
+/// What needs an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WantedFor {
+    /// A client with a session.
+    Session(SessionKey),
+    /// A modern client, which has none.
+    Request,
+    /// Reading what the server offers, for clients of either era.
+    Reading(SessionKey),
+}
+
+impl WantedFor {
+    /// Returns the session that has an instance to itself, where sessions do.
+    fn session(self) -> Option<SessionKey> {
+        match self {
+            Self::Session(key) | Self::Reading(key) => Some(key),
+            Self::Request => None,
+        }
+    }
+
+    /// Returns which clients an instance with this key would be started for.
+    fn started_for(self, wanted: &Wanted<Credentials>) -> StartedFor {
+        match self {
+            Self::Session(_) | Self::Request => wanted.started_for(),
+            Self::Reading(_) => StartedFor::AnyClient,
+        }
+    }
+}
 
 /// When an instance is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,23 +222,23 @@ impl Upstream {
         }
     }
 
-    /// Returns the instance for a client: of a session, or of a modern client that has none.
+    /// Returns the instance for a client.
     ///
     /// Which clients share one is decided by [`protocol::placement`]. Where there is no room for
     /// another instance, the client joins the one that suits it best. `make_room` ends an instance
     /// where all that may run do.
     pub(crate) fn instance_for(
         &self,
-        session: Option<SessionKey>,
+        wanted_for: WantedFor,
         client: &Client,
         headers: &HeaderMap,
         make_room: impl Fn(usize) -> Result<(), Refusal>,
     ) -> Result<Reservation, Refusal> {
         let credentials = self.passed_on(headers)?;
         let learns = self.learns_capabilities_per_request();
-        let mut wanted = self
-            .placement_of(&credentials)
-            .wanted(session, client, credentials.clone(), learns);
+        let mut wanted =
+            self.placement_of(&credentials)
+                .wanted(wanted_for.session(), client, credentials.clone(), learns);
         if let Some(found) = self.find(wanted.key()) {
             if !wanted.is_for_all() || found.suits(&client.principal) {
                 return Ok(found);
@@ -217,7 +246,7 @@ impl Upstream {
             wanted = wanted.unshared(&client.principal);
         }
         let limit = self.rules().max_children;
-        let plan = self.era_plan(wanted.started_for());
+        let plan = self.era_plan(wanted_for.started_for(&wanted));
         loop {
             if let Some(found) = self.find(wanted.key()) {
                 return Ok(found);
@@ -488,7 +517,7 @@ mod tests {
         let upstream = destination.upstream.one().expect("one server");
         let client = Client::declaring(Principal::anonymous(), None, None);
         let full = |limit| Err(Refusal::TooManyChildren { limit });
-        let chosen = upstream.instance_for(None, &client, &HeaderMap::new(), full);
+        let chosen = upstream.instance_for(WantedFor::Request, &client, &HeaderMap::new(), full);
         let chosen = chosen.expect("there is room");
         let instance = Arc::clone(&chosen);
         let later = instance.clock().now().after(2 * upstream.rules().linger);
@@ -507,7 +536,7 @@ mod tests {
         let client = Client::declaring(Principal::anonymous(), None, None);
         let full = |limit| Err(Refusal::TooManyChildren { limit });
         upstream.stop();
-        let refused = upstream.instance_for(None, &client, &HeaderMap::new(), full);
+        let refused = upstream.instance_for(WantedFor::Request, &client, &HeaderMap::new(), full);
         assert_eq!(refused.err(), Some(Refusal::Retired));
         assert!(upstream.own_instance(&client).is_none());
         assert_eq!(upstream.supervisors(), 0);
@@ -520,7 +549,7 @@ mod tests {
         let upstream = destination.upstream.one().expect("one server");
         let client = Client::declaring(Principal::anonymous(), None, None);
         let full = |limit| Err(Refusal::TooManyChildren { limit });
-        let choose = || upstream.instance_for(None, &client, &HeaderMap::new(), full);
+        let choose = || upstream.instance_for(WantedFor::Request, &client, &HeaderMap::new(), full);
         drop(choose().expect("there is room"));
         let instances = upstream.instances_by_key();
         let [(key, instance, Some(unreserved))] = &instances[..] else {

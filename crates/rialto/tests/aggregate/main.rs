@@ -4,6 +4,7 @@
 mod callers;
 mod catalogue;
 mod command_line;
+mod eras;
 mod failures;
 mod fixture;
 mod listening;

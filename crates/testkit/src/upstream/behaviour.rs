@@ -28,6 +28,8 @@ pub(super) struct Behaviour {
 enum Protocol {
     Legacy,
     Modern,
+    /// Each request in the era that it is of.
+    Dual,
     OldSse,
 }
 
@@ -50,13 +52,17 @@ impl Behaviour {
         Self::new(Protocol::Modern)
     }
 
+    pub(super) fn dual() -> Self {
+        Self::new(Protocol::Dual)
+    }
+
     pub(super) fn old_sse() -> Self {
         Self::new(Protocol::OldSse)
     }
 
     pub(super) fn path(self) -> &'static str {
         match self.protocol {
-            Protocol::Legacy | Protocol::Modern => "/mcp",
+            Protocol::Legacy | Protocol::Modern | Protocol::Dual => "/mcp",
             Protocol::OldSse => "/sse",
         }
     }
@@ -66,6 +72,8 @@ pub(super) async fn usual(shared: &Arc<Shared>, wire: Wire, exchange: &Exchange)
     match shared.behaviour.protocol {
         Protocol::Legacy => legacy(shared, wire, exchange).await,
         Protocol::Modern => modern::usual(shared, wire, exchange).await,
+        Protocol::Dual if exchange.is_modern() => modern::usual(shared, wire, exchange).await,
+        Protocol::Dual => legacy(shared, wire, exchange).await,
         Protocol::OldSse => old_sse::usual(shared, wire, exchange).await,
     }
 }

@@ -16,6 +16,7 @@ use crate::conversation_handle::{ConversationHandle, ConversationSpec, MemberSer
 use crate::driver::{Driver, Locked, Machine};
 use crate::instance::Reservation;
 use crate::tasks;
+use crate::upstream::WantedFor;
 
 /// One catalogue and the conversations that it is shown in.
 pub(super) struct CatalogueHandle {
@@ -196,12 +197,12 @@ impl Members for CatalogueHandle {
     fn instance_for(
         &self,
         member: &str,
-        session: SessionKey,
+        wanted_for: WantedFor,
         client: &Client,
         headers: &HeaderMap,
     ) -> Result<(Reservation, Arc<dyn MemberServer>), Failure> {
         let aggregate = self.aggregate.upgrade().ok_or(Failure::Retired)?;
-        let found = aggregate.instance_for(&self.scope, member, session, client, headers);
+        let found = aggregate.instance_for(&self.scope, member, wanted_for, client, headers);
         found.map(|(instance, server)| (instance, server as Arc<dyn MemberServer>))
     }
 

@@ -20,6 +20,7 @@ use crate::endpoint::Endpoint;
 use crate::instance::Reservation;
 use crate::reply::{self, Refusal};
 use crate::seal::Sealer;
+use crate::upstream::WantedFor;
 
 /// How often clients cause a look at all members.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
@@ -37,7 +38,7 @@ impl Aggregate {
     /// Opens a conversation for a client.
     pub(in crate::endpoint) fn open_conversation(
         &self,
-        key: SessionKey,
+        (key, wanted_for): (SessionKey, WantedFor),
         client: &Client,
         headers: &HeaderMap,
         intent: ClientIntent,
@@ -77,6 +78,7 @@ impl Aggregate {
         };
         Ok(catalogue.open_conversation(|view| ConversationSpec {
             key,
+            wanted_for,
             destination: Arc::clone(&self.name),
             clock: self.shared.clock,
             metrics: Arc::clone(&self.metrics),
@@ -112,7 +114,7 @@ impl Aggregate {
         &self,
         scope: &Scope,
         member: &str,
-        session: SessionKey,
+        wanted_for: WantedFor,
         client: &Client,
         headers: &HeaderMap,
     ) -> Result<(Reservation, Arc<Endpoint>), Failure> {
@@ -122,7 +124,7 @@ impl Aggregate {
             upstream.wake();
         }
         endpoint.check_open().map_err(|refusal| failure_of(&refusal))?;
-        let find = || endpoint.instance_for(Some(session), client, headers);
+        let find = || endpoint.instance_for(wanted_for, client, headers);
         let found = match find() {
             // A session here may hold an instance that it no longer uses.
             Err(refusal @ Refusal::TooManyChildren { .. }) => {

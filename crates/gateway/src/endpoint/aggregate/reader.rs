@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::driver::{Driver, Machine};
 use crate::endpoint::Endpoint;
 use crate::instance::{Instance, InstanceUser};
+use crate::upstream::WantedFor;
 
 /// What the reader calls itself to servers.
 const CLIENT_INFO: &str = concat!(
@@ -137,9 +138,10 @@ impl ReaderHandle {
         }
         let Some(this) = self.this.upgrade() else { return };
         let endpoint = &self.subject.endpoint;
+        let wanted_for = WantedFor::Reading(self.session);
         let found = endpoint
             .check_open()
-            .and_then(|()| endpoint.instance_for(Some(self.session), &self.client, &self.subject.headers));
+            .and_then(|()| endpoint.instance_for(wanted_for, &self.client, &self.subject.headers));
         match found {
             Ok(instance) => {
                 instance.attach(self.session, this);
