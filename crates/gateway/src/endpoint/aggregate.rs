@@ -97,6 +97,10 @@ struct Reading {
     is_read: bool,
     /// Something has changed while the reader was busy.
     again: bool,
+    /// When the last reading began.
+    begun_at: Option<Moment>,
+    /// A task waits to begin the next one.
+    is_planned: bool,
     failed_at: Option<Moment>,
     /// Why it has failed last.
     why: Option<String>,

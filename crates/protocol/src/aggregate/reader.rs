@@ -14,6 +14,7 @@ use crate::error_code;
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, Request, ServerInfo, SessionKey, Tell};
 use crate::message::{Member, Message, quoted};
 use crate::object::{Object, elements};
+use crate::time::Moment;
 
 /// Aggregates that one list is known to have come through.
 const MAX_VIA: usize = 64;
@@ -62,8 +63,9 @@ enum Stage {
 /// The reader of one member.
 ///
 /// [`Self::new`] returns the first ask. [`Self::handle_tell`] takes what the instance has for it,
-/// and [`Self::poll_output`] returns what follows. After [`ReaderOutput::Failed`] the reader waits
-/// for [`Self::handle_changed`], which begins anew if the instance was lost.
+/// and [`Self::poll_output`] returns what follows. The driver calls [`Self::handle_deadline`] at
+/// [`Self::next_deadline`]. After [`ReaderOutput::Failed`] the reader waits for
+/// [`Self::handle_changed`], which begins anew if the instance was lost.
 #[derive(Debug)]
 pub struct OfferReader {
     session: SessionKey,
@@ -74,6 +76,11 @@ pub struct OfferReader {
     reading: Option<Reading>,
     /// The lists that are to be read.
     stale: BTreeSet<ListKind>,
+    /// Those that the server has since announced as changed.
+    announced: BTreeSet<ListKind>,
+    /// When these may be read. A server that announces a change at each reading, or again and
+    /// again, is not read without a pause.
+    not_before: Moment,
     lists: [OfferedList; 4],
     /// The aggregates that they have come through.
     via: BTreeSet<String>,
@@ -93,6 +100,8 @@ impl OfferReader {
             next_call: 0,
             reading: None,
             stale: BTreeSet::new(),
+            announced: BTreeSet::new(),
+            not_before: Moment::START,
             lists: Default::default(),
             via: BTreeSet::new(),
             given: None,
@@ -136,13 +145,30 @@ impl OfferReader {
         self.ask(open);
     }
 
+    /// Returns when [`Self::handle_deadline`] is to be called.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        let is_waiting = matches!(self.stage, Stage::Open(_)) && self.reading.is_none();
+        (is_waiting && !self.announced.is_empty()).then_some(self.not_before)
+    }
+
+    /// Reads what was announced as changed, if it is time.
+    pub fn handle_deadline(&mut self, now: Moment) {
+        if self.next_deadline().is_some_and(|due| due <= now) {
+            self.not_before = now.after(self.limits.coalesce);
+            self.stale.append(&mut self.announced);
+            self.go_on();
+        }
+    }
+
     /// Takes what the instance has for the reader.
-    pub fn handle_tell(&mut self, tell: Tell) {
+    pub fn handle_tell(&mut self, now: Moment, tell: Tell) {
         let session = self.session;
         match tell {
             Tell::Opened { server_info, .. } => {
                 self.stage = Stage::Open(server_info);
                 self.via.clear();
+                self.announced.clear();
+                self.not_before = now.after(self.limits.coalesce);
                 self.stale.extend(ListKind::ALL);
                 self.go_on();
             }
@@ -159,8 +185,8 @@ impl OfferReader {
             Tell::Notice { message, .. } => {
                 let changed = ListKind::ALL.into_iter();
                 let changed = changed.filter(|kind| kind.changed() == message.method());
-                self.stale.extend(changed);
-                self.go_on();
+                self.announced.extend(changed);
+                self.handle_deadline(now);
             }
             Tell::Question { question, .. } => self.ask(Ask::Unanswerable { session, question }),
             Tell::Done { .. } | Tell::Related { .. } | Tell::Waiting { .. } | Tell::Withdrawn { .. } => {}
@@ -169,6 +195,7 @@ impl OfferReader {
 
     fn fail(&mut self, failure: ReadFailure) {
         self.stale.clear();
+        self.announced.clear();
         self.outputs.push_back(ReaderOutput::Failed(failure));
     }
 

@@ -525,13 +525,14 @@ impl SimulationRun {
     }
 
     pub(crate) fn reader_reads_tell(&mut self, backend: usize) {
+        let now = self.now;
         let reading = self
             .aggregate
             .as_mut()
             .and_then(|one| one.readings.get_mut(&backend));
         let Some(reading) = reading else { return };
         if let (Some(reader), Some(tell)) = (&mut reading.reader, reading.tells.pop_front()) {
-            reader.handle_tell(tell);
+            reader.handle_tell(now, tell);
         }
         self.serve_reader(backend);
     }
@@ -683,8 +684,10 @@ impl SimulationRun {
     pub(crate) fn aggregate_deadline(&self) -> Option<Moment> {
         let aggregate = self.aggregate.as_ref()?;
         let conversations = aggregate.conversations.values();
+        let readers = aggregate.readings.values().filter_map(|one| one.reader.as_ref());
         conversations
             .map(|one| one.machine.next_deadline())
+            .chain(readers.map(OfferReader::next_deadline))
             .fold(aggregate.catalogue.next_deadline(), earliest)
     }
 
@@ -696,6 +699,19 @@ impl SimulationRun {
         if aggregate.catalogue.next_deadline().is_some_and(|at| at <= now) {
             aggregate.catalogue.handle_deadline(now);
             self.show_views();
+        }
+        let Some(aggregate) = &mut self.aggregate else {
+            return;
+        };
+        let mut read = Vec::new();
+        for (backend, reading) in &mut aggregate.readings {
+            if let Some(reader) = &mut reading.reader {
+                reader.handle_deadline(now);
+                read.push(*backend);
+            }
+        }
+        for backend in read {
+            self.serve_reader(backend);
         }
         let Some(aggregate) = &mut self.aggregate else {
             return;

@@ -175,3 +175,46 @@ async fn modern_client_that_hangs_up_cancels_its_call_at_its_member_alone() -> R
     assert!(b.received("notifications/cancelled").is_empty());
     Ok(())
 }
+
+/// A legacy server that announces a change of its tools at each list and each call, and means it.
+const RESTLESS: &str = r#"
+n=0
+while read -r line; do
+  id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+  changed='{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
+  case "$line" in
+    *'"server/discover"'*) echo '{"jsonrpc":"2.0","id":'$id',"error":{"code":-32601,"message":"no"}}' ;;
+    *'"initialize"'*) echo '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"s","version":"1"}}}' ;;
+    *'"tools/list"'*) n=$((n+1)); echo list >> "$1"
+      echo '{"jsonrpc":"2.0","id":'$id',"result":{"tools":[{"name":"go","inputSchema":{"type":"object"}},{"name":"t'$n'","inputSchema":{"type":"object"}}]}}'; echo "$changed" ;;
+    *'"tools/call"'*) echo "$changed"; echo '{"jsonrpc":"2.0","id":'$id',"result":{"content":[]}}' ;;
+  esac
+done
+"#;
+
+#[tokio::test]
+async fn member_that_announces_a_change_at_each_list_is_not_read_without_a_pause() -> Result<()> {
+    let server = |name: &str, further: &str| {
+        let command = json!(["sh", "-c", RESTLESS, "sh", format!("{{dir}}/lists-{name}")]);
+        format!("  {name}: {{ command: {command}{further} }}\n")
+    };
+    // A reader stays with the first, and clients alone are notified by the second.
+    let destinations = server("stays", "") + &server("goes", ", idle_stop: 10m");
+    for member in ["stays", "goes"] {
+        let rialto = aggregate(&destinations, &format!("[{member}]")).await?;
+        let client = legacy(&rialto).await?;
+        wait_for_tools(&client, |tools| !tools.is_empty()).await;
+        let mut stream = client.get_stream(None).await?;
+        client.call(1, &format!("{member}__go"), json!({})).await?;
+        for _ in 0..4 {
+            next(&mut stream, "notifications/tools/list_changed").await?;
+        }
+        let lists = std::fs::read_to_string(rialto.dir().join(format!("lists-{member}")))?;
+        let lists = lists.lines().count();
+        assert!(
+            lists < 40,
+            "`{member}` was read {lists} times for 4 notifications"
+        );
+    }
+    Ok(())
+}

@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::driver::{Driver, Machine};
 use crate::endpoint::Endpoint;
 use crate::instance::{Instance, InstanceUser};
+use crate::tasks;
 use crate::upstream::WantedFor;
 
 /// What the reader calls itself to servers.
@@ -42,13 +43,29 @@ pub(super) struct ReaderHandle {
     driver: Driver<ReaderState>,
 }
 
-struct ReaderState(OfferReader);
+struct ReaderState {
+    reader: OfferReader,
+    /// The moment at which a task wakes the machine.
+    armed: Option<Moment>,
+}
+
+impl ReaderState {
+    /// Returns the deadline for which a task is to be started, if there is one.
+    fn deadline_to_arm(&mut self) -> Option<Moment> {
+        let due = self.reader.next_deadline()?;
+        if self.armed.is_some_and(|armed| armed <= due) {
+            return None;
+        }
+        self.armed = Some(due);
+        Some(due)
+    }
+}
 
 impl Machine for ReaderState {
     type Output = ReaderOutput;
 
     fn poll_output(&mut self) -> Option<ReaderOutput> {
-        self.0.poll_output()
+        self.reader.poll_output()
     }
 }
 
@@ -70,7 +87,7 @@ impl ReaderHandle {
             client,
             clock,
             instance: Mutex::default(),
-            driver: Driver::new(ReaderState(reader)),
+            driver: Driver::new(ReaderState { reader, armed: None }),
         })
     }
 
@@ -92,7 +109,7 @@ impl ReaderHandle {
 
     /// Leaves the server.
     pub(super) fn close(&self) {
-        let close = self.driver.lock().0.close();
+        let close = self.driver.lock().reader.close();
         let instance = self.instance.lock().take();
         if let Some(instance) = instance {
             instance.ask(self.clock.now(), close);
@@ -101,8 +118,28 @@ impl ReaderHandle {
     }
 
     fn act(&self, act: impl FnOnce(&mut OfferReader)) {
-        self.driver
-            .act(|state, _| act(&mut state.0), |output| self.carry_out(output));
+        let due = self.driver.act(
+            |state, _| {
+                act(&mut state.reader);
+                state.deadline_to_arm()
+            },
+            |output| self.carry_out(output),
+        );
+        if let Some(due) = due {
+            self.wake_at(due);
+        }
+    }
+
+    fn wake_at(&self, due: Moment) {
+        let (this, clock) = (Weak::clone(&self.this), self.clock);
+        tasks::spawn("reader", async move {
+            clock.sleep_until(due).await;
+            if let Some(handle) = this.upgrade() {
+                handle.driver.lock().armed = None;
+                let now = clock.now().max(due);
+                handle.act(|reader| reader.handle_deadline(now));
+            }
+        });
     }
 
     fn carry_out(&self, output: ReaderOutput) {
@@ -165,8 +202,8 @@ impl ReaderHandle {
 }
 
 impl InstanceUser for ReaderHandle {
-    fn deliver(&self, _now: Moment, tell: Tell) {
-        self.act(|reader| reader.handle_tell(tell));
+    fn deliver(&self, now: Moment, tell: Tell) {
+        self.act(|reader| reader.handle_tell(now, tell));
     }
 
     fn lose_instance(&self, _now: Moment, failure: &Failure) {

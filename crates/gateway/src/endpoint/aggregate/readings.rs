@@ -13,6 +13,7 @@ use super::{
 };
 use crate::conversation_handle::Presence;
 use crate::endpoint::Endpoint;
+use crate::tasks;
 
 /// Why a member is not shown that leads back to its aggregate.
 const LOOP: &str = "it leads back to this aggregate, so that each name would stand in the list again and \
@@ -42,8 +43,44 @@ impl Aggregate {
             of_member.any(|reading| reading.reader.is_some() && reading.is_read)
         };
         if !is_notified {
-            self.read_wanted(scope, member);
+            self.read_after_pause(scope, member);
         }
+    }
+
+    /// Reads a member, but not sooner than a pause after the last reading began: its server may
+    /// announce a change at each reading.
+    fn read_after_pause(&self, scope: &Scope, member: &str) {
+        let (now, members) = (self.shared.clock.now(), self.members());
+        let Some(plan) = members.plan.member(member) else {
+            return;
+        };
+        let scope = scope.clone().filter(|_| plan.is_per_caller());
+        let due = {
+            let mut readings = self.readings.lock();
+            let reading = readings.entry((scope.clone(), plan.name().clone())).or_default();
+            let pause = members.plan.limits().coalesce;
+            let due = reading
+                .begun_at
+                .map(|at| at.after(pause))
+                .filter(|due| *due > now);
+            if due.is_some() && std::mem::replace(&mut reading.is_planned, true) {
+                return;
+            }
+            due
+        };
+        let Some(due) = due else {
+            return self.read_wanted(&scope, member);
+        };
+        let (this, clock, name) = (Weak::clone(&self.this), self.shared.clock, plan.name().clone());
+        tasks::spawn("reading", async move {
+            clock.sleep_until(due).await;
+            let Some(aggregate) = this.upgrade() else { return };
+            let key = (scope, name);
+            if let Some(reading) = aggregate.readings.lock().get_mut(&key) {
+                reading.is_planned = false;
+            }
+            aggregate.read_wanted(&key.0, &key.1);
+        });
     }
 
     /// Begins to read the members of this scope that were never read: a client has come,
@@ -129,6 +166,7 @@ impl Aggregate {
                 );
                 reading.reader = Some(Arc::clone(&reader));
                 (reading.is_read, reading.again) = (false, false);
+                reading.begun_at = Some(self.shared.clock.now());
                 drop(readings);
                 reader.begin();
             }
@@ -184,7 +222,7 @@ impl Aggregate {
         self.note_states(now);
         self.progress.notify_waiters();
         if again {
-            self.read(scope, member);
+            self.read_after_pause(scope, member);
         }
     }
 

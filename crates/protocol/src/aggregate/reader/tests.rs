@@ -5,6 +5,7 @@ use crate::version::Era;
 use bytes::Bytes;
 
 const SESSION: SessionKey = SessionKey(9);
+const START: Moment = Moment::START;
 
 fn message(text: &str) -> Message {
     Message::scan(Bytes::copy_from_slice(text.as_bytes())).unwrap()
@@ -23,11 +24,14 @@ fn opened(reader: &mut OfferReader, capabilities: &str) {
         r#"{{"jsonrpc":"2.0","id":0,"result":{{"protocolVersion":"2025-11-25","capabilities":{capabilities}}}}}"#
     );
     let server_info = Arc::new(read_server_info(Era::Legacy, message(&text)));
-    reader.handle_tell(Tell::Opened {
-        session: SESSION,
-        call,
-        server_info,
-    });
+    reader.handle_tell(
+        START,
+        Tell::Opened {
+            session: SESSION,
+            call,
+            server_info,
+        },
+    );
 }
 
 /// Returns the next request: its key, method and params.
@@ -46,12 +50,15 @@ fn asked(reader: &mut OfferReader) -> (CallKey, String) {
 
 fn answer(reader: &mut OfferReader, call: CallKey, response: &str) {
     let message = message(&format!(r#"{{"jsonrpc":"2.0","id":0,{response}}}"#));
-    reader.handle_tell(Tell::Reply {
-        session: SESSION,
-        call,
-        message,
-        era: Era::Legacy,
-    });
+    reader.handle_tell(
+        START,
+        Tell::Reply {
+            session: SESSION,
+            call,
+            message,
+            era: Era::Legacy,
+        },
+    );
 }
 
 fn offered(reader: &mut OfferReader) -> Arc<Offer> {
@@ -174,10 +181,13 @@ fn changed_list_is_read_again_and_an_equal_one_is_not_given_out() {
         session: SESSION,
         message: message(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#),
     };
-    reader.handle_tell(changed());
+    let pause = AggregateLimits::default().coalesce;
+    let then = START.after(pause);
+    reader.handle_tell(then, changed());
     // It changes again while it is read, so it is read once more.
-    reader.handle_tell(changed());
+    reader.handle_tell(then, changed());
     read_tools(&mut reader, r#""result":{"tools":[]}"#);
+    reader.handle_deadline(then.after(pause));
     read_tools(&mut reader, r#""result":{"tools":[]}"#);
     assert!(reader.poll_output().is_none(), "nothing has changed");
     reader.handle_changed(Some(ListKind::Tools));
@@ -211,11 +221,14 @@ fn failures_and_refusals_end_the_reading() {
     opened(&mut reader, r#"{"tools":{}}"#);
     let (call, _) = asked(&mut reader);
     let failure = Failure::Cancelled;
-    reader.handle_tell(Tell::Failed {
-        session: SESSION,
-        call,
-        failure,
-    });
+    reader.handle_tell(
+        START,
+        Tell::Failed {
+            session: SESSION,
+            call,
+            failure,
+        },
+    );
     assert!(matches!(reader.poll_output(), Some(ReaderOutput::Failed(_))));
     let mut reader = self::reader(AggregateLimits::default());
     let Some(ReaderOutput::Ask(Ask::Open { call, .. })) = reader.poll_output() else {
@@ -232,16 +245,46 @@ fn failures_and_refusals_end_the_reading() {
 }
 
 #[test]
+fn server_that_announces_a_change_at_each_reading_is_read_with_a_pause_between() {
+    let mut reader = reader(AggregateLimits::default());
+    opened(&mut reader, r#"{"tools":{"listChanged":true}}"#);
+    let pause = AggregateLimits::default().coalesce;
+    let mut now = START;
+    for round in 0..3 {
+        reader.handle_tell(
+            now,
+            Tell::Notice {
+                session: SESSION,
+                message: message(r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#),
+            },
+        );
+        read_tools(
+            &mut reader,
+            &format!(r#""result":{{"tools":[{{"name":"t{round}"}}]}}"#),
+        );
+        offered(&mut reader);
+        reader.handle_deadline(now);
+        assert!(reader.poll_output().is_none(), "it waits in round {round}");
+        now = now.after(pause);
+        assert_eq!(reader.next_deadline(), Some(now));
+        reader.handle_deadline(now);
+    }
+}
+
+#[test]
 fn question_of_the_server_has_no_answer_here() {
     let mut reader = reader(AggregateLimits::default());
     opened(&mut reader, "{}");
     offered(&mut reader);
-    reader.handle_tell(Tell::Question {
-        session: SESSION,
-        call: None,
-        question: QuestionKey(3),
-        message: message(r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#),
-    });
+    reader.handle_tell(
+        START,
+        Tell::Question {
+            session: SESSION,
+            call: None,
+            question: QuestionKey(3),
+            message: message(r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#),
+        },
+    );
     let output = reader.poll_output();
     assert!(matches!(
         output,
@@ -272,4 +315,20 @@ fn offer_names_the_aggregates_that_its_lists_have_come_through() {
         reader.poll_output().is_none(),
         "what is no list of names changes nothing"
     );
+}
+
+#[test]
+fn list_that_asks_a_question_is_withheld_and_never_asked_for_again() {
+    let mut reader = reader(AggregateLimits::default());
+    opened(&mut reader, r#"{"tools":{}}"#);
+    read_tools(
+        &mut reader,
+        r#""result":{"resultType":"input_required","inputRequests":{"q":{"method":"roots/list"}},"requestState":"s"}"#,
+    );
+    let offer = offered(&mut reader);
+    assert_eq!(
+        offer.list(ListKind::Tools).withheld(),
+        Some("the server's answer to `tools/list` is no list")
+    );
+    assert!(reader.poll_output().is_none());
 }
