@@ -96,12 +96,13 @@ impl<'a> Object<'a> {
 }
 
 /// Returns whether an object may have one of these members, at any depth: looked at before it is
-/// taken apart, which nearly no message needs. A name may be spelt with escapes.
+/// taken apart, which nearly no message needs. A name may be spelt with escapes. Names are ASCII, so
+/// that the escapes of other characters, with which some servers write all text, spell none.
 pub(crate) fn may_have(raw: &[u8], names: &[&str]) -> bool {
     names
         .iter()
         .any(|name| memchr::memmem::find(raw, name.as_bytes()).is_some())
-        || memchr::memmem::find(raw, br"\u").is_some()
+        || memchr::memmem::find_iter(raw, br"\u00").any(|at| matches!(raw.get(at + 4), Some(b'2'..=b'7')))
 }
 
 impl fmt::Display for Object<'_> {
@@ -205,6 +206,17 @@ mod tests {
         object.set("a", "4");
         assert_eq!(object.get("a"), Some("4"));
         assert_eq!(object.to_string(), r#"{"a":4,"b":2}"#);
+    }
+
+    #[test]
+    fn name_that_is_spelt_with_escapes_is_seen_and_escaped_text_is_none() {
+        let names = ["uri\""];
+        for raw in [r#"{"uri":1}"#, r#"{"\u0075ri":1}"#, r#"{"u\u0072\u0069":1}"#] {
+            assert!(may_have(raw.as_bytes(), &names), "{raw}");
+        }
+        for raw in [r#"{"text":"gr\u00fc\u00df\u4e2d\u000a"}"#, r#"{"ur":"\u00"#] {
+            assert!(!may_have(raw.as_bytes(), &names), "{raw}");
+        }
     }
 
     #[test]
