@@ -126,17 +126,36 @@ impl Speaker<'_> {
 
     /// Rewrites the questions that stand in a result.
     fn questions(&self, raw: &str, edits: &mut Edits) {
-        if let Some(title) = self.title {
-            let path = [Key("inputRequests"), EachMember, Key("params"), Key("message")];
-            edits.strings(raw, &[&path], |text| Some(titled(title, text)));
+        edits.values(raw, &[&[Key("inputRequests"), EachMember]], |request| {
+            self.question_in_a_result(request)
+        });
+    }
+
+    /// Returns a question that stands in a result as the client sees it; `None` if it stays as it
+    /// is.
+    fn question_in_a_result(&self, raw: &str) -> Option<String> {
+        let mut request = Object::parse(raw.as_bytes())?;
+        let mut params = Object::parse(request.get("params").unwrap_or("{}").as_bytes())?;
+        let context = params.text("includeContext");
+        let context = context.and_then(|context| without_context(&context));
+        if context.is_none() && self.title.is_none() {
+            return None;
         }
-        let path = [
-            Key("inputRequests"),
-            EachMember,
-            Key("params"),
-            Key("includeContext"),
-        ];
-        edits.strings(raw, &[&path], without_context);
+        if let Some(context) = context {
+            params.set("includeContext", quoted(&context));
+        }
+        if let Some(title) = self.title {
+            if let Some(text) = params.text("message") {
+                params.set("message", quoted(&titled(title, &text)));
+            }
+            let mut meta = Object::parse(params.get("_meta").unwrap_or("{}").as_bytes()).unwrap_or_default();
+            meta.set(MEMBER, quoted(self.member.name()));
+            let meta = meta.to_string();
+            params.set("_meta", meta);
+        }
+        let params = params.to_string();
+        request.set("params", params);
+        Some(request.to_string())
     }
 
     /// Returns a notification of the member as the client sees it; `None` if it stays as it is.
@@ -352,6 +371,43 @@ mod tests {
     }
 
     #[test]
+    fn uri_is_rewritten_at_every_known_place_and_nowhere_else() {
+        const OWN: &str = r#""uri":"x:1""#;
+        const SHOWN: &str = r#""uri":"files+x:1""#;
+        for place in [
+            r#"{"contents":[{@}]}"#,
+            r#"{"content":[{"type":"resource_link",@}]}"#,
+            r#"{"content":[{"type":"resource","resource":{@}}]}"#,
+            r#"{"messages":[{"content":{@}}]}"#,
+            r#"{"messages":[{"content":{"resource":{@}}}]}"#,
+            r#"{"messages":[{"content":[{@}]}]}"#,
+            r#"{"messages":[{"content":[{"resource":{@}}]}]}"#,
+            r#"{"status":"completed","result":{"content":[{@}]}}"#,
+            r#"{"status":"completed","result":{"content":[{"resource":{@}}]}}"#,
+            r#"{"status":"completed","result":{"contents":[{@}]}}"#,
+        ] {
+            let (own, shown) = (place.replace('@', OWN), place.replace('@', SHOWN));
+            assert_eq!(reply(&own).as_deref(), Some(&*shown));
+        }
+        for place in [
+            r#"{"_meta":{"ui":{"resourceUri":"@"}}}"#,
+            r#"{"_meta":{"ui/resourceUri":"@"}}"#,
+            r#"{"result":{"_meta":{"ui":{"resourceUri":"@"}}}}"#,
+            r#"{"result":{"_meta":{"ui/resourceUri":"@"}}}"#,
+        ] {
+            let shown = place.replace('@', "ui://files+a");
+            assert_eq!(reply(&place.replace('@', "ui://a")).as_deref(), Some(&*shown));
+        }
+        for bytes in [
+            r#"{"structuredContent":{@,"contents":[{@}]}}"#,
+            r#"{"content":[{"type":"text","text":"see x:1","_meta":{@}}]}"#,
+            r#"{@}"#,
+        ] {
+            assert_eq!(reply(&bytes.replace('@', OWN)), None, "{bytes}");
+        }
+    }
+
+    #[test]
     fn member_without_a_prefix_has_its_uris_as_they_are() {
         let result = message(r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"uri":"file:///a"}]}}"#);
         assert!(speaking(Some(""), |speaker| speaker.reply(&result)).is_none());
@@ -359,10 +415,10 @@ mod tests {
 
     #[test]
     fn state_of_a_member_comes_back_to_it_alone() {
-        let shown = reply(r#"{"resultType":"input_required","inputRequests":{"k":{"method":"elicitation/create","params":{"message":"Sure?"}},"s":{"method":"sampling/createMessage","params":{"includeContext":"thisServer"}}},"requestState":"s"}"#).unwrap();
+        let shown = reply(r#"{"resultType":"input_required","inputRequests":{"k":{"method":"elicitation/create","params":{"message":"Sure?"}},"s":{"method":"sampling/createMessage","params":{"includeContext":"thisServer"}},"r":{"method":"roots/list"}},"requestState":"s"}"#).unwrap();
         assert_eq!(
             shown,
-            r#"{"resultType":"input_required","inputRequests":{"k":{"method":"elicitation/create","params":{"message":"[My files] Sure?"}},"s":{"method":"sampling/createMessage","params":{"includeContext":"none"}}},"requestState":"files:s"}"#
+            r#"{"resultType":"input_required","inputRequests":{"k":{"method":"elicitation/create","params":{"message":"[My files] Sure?","_meta":{"rialto/member":"files"}}},"s":{"method":"sampling/createMessage","params":{"includeContext":"none","_meta":{"rialto/member":"files"}}},"r":{"method":"roots/list","params":{"_meta":{"rialto/member":"files"}}}},"requestState":"files:s"}"#
         );
         let call = |state: &str| {
             let text = format!(

@@ -360,7 +360,8 @@ impl SimulationRun {
         match (to.target, to.owner) {
             (Target::Aggregate, Some(owner)) => body
                 .replace(&format!(r#""{}:"#, name_of(owner)), "\"")
-                .replace(&format!(r#""[{}] "#, title_of(owner)), "\""),
+                .replace(&format!(r#""[{}] "#, title_of(owner)), "\"")
+                .replace(&format!(r#","rialto/member":"{}""#, name_of(owner)), ""),
             (Target::Aggregate, None) | (Target::Backend(_), _) => body.to_owned(),
         }
     }

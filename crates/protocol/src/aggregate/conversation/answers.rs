@@ -11,7 +11,7 @@ use crate::method::Method;
 use crate::version::Era;
 
 /// What a legacy server answers that lacks a resource (2025-11-25, resources).
-pub(super) const NO_RESOURCE: i32 = -32002;
+const NO_RESOURCE: i32 = -32002;
 /// What a legacy server answers that wants URLs visited first (2025-11-25, URL elicitation).
 const URLS_FIRST: i32 = -32042;
 /// The command that signs in at a server.
@@ -25,6 +25,15 @@ pub(super) type Answer = (Message, Era);
 /// Returns an error response.
 pub(super) fn error(code: i32, text: &str) -> Answer {
     let body = legacy::error(Some(b"0"), code, text, None);
+    let text = String::from_utf8_lossy(&body).into_owned();
+    (Message::own(text), legacy::ERA)
+}
+
+/// Returns the error for a resource that cannot be read. Its data names the URI, as that of a
+/// server does (2025-11-25, resources, and 2026-07-28).
+pub(super) fn no_resource(uri: &str, text: &str) -> Answer {
+    let data = format!(r#""uri":{}"#, quoted(uri));
+    let body = legacy::error(Some(b"0"), NO_RESOURCE, text, Some(&data));
     let text = String::from_utf8_lossy(&body).into_owned();
     (Message::own(text), legacy::ERA)
 }

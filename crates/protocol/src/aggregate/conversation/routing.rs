@@ -164,20 +164,21 @@ impl Router<'_> {
                 let name = inner.text(Member::Name).unwrap_or_default().into_owned();
                 let item = self.view.item(ListKind::Tools, &name);
                 match item.map(|item| search_tools::check_effect(item, allowed)) {
-                    Some(Ok(())) => self.named_tool(call, &name, inner),
+                    Some(Ok(())) => self.named_tool(None, &name, inner),
                     Some(Err(text)) => Way::Answer(answers::failed_tool(self.era, &text)),
                     None => self.unknown_name("tool", &name),
                 }
             }
-            None => self.named_tool(call, &shown, call.message.clone()),
+            None => self.named_tool(Some(call), &shown, call.message.clone()),
         }
     }
 
-    /// Directs a call, whose message may be that within another, to the tool of this name.
-    fn named_tool(&self, call: &Call, shown: &str, message: Message) -> Way {
+    /// Directs a call to the tool of this name. The message may be that within another call, of
+    /// whose arguments no header has a copy: `call` is `None` then.
+    fn named_tool(&self, call: Option<&Call>, shown: &str, message: Message) -> Way {
         let (at, own) = match self.view.item(ListKind::Tools, shown) {
             Some(item) => {
-                if let Err(text) = check_mirrored(call, item, &message) {
+                if let Some(Err(text)) = call.map(|call| check_mirrored(call, item, &message)) {
                     return answer_mismatch(&text);
                 }
                 (item.member, &*item.own)
@@ -241,11 +242,11 @@ impl Router<'_> {
                     "several members have this resource: use one of {}",
                     candidates.join(", ")
                 );
-                return answer(answers::NO_RESOURCE, &text);
+                return Way::Answer(answers::no_resource(shown, &text));
             }
             Owner::Unknown => {
                 let text = format!("no member has this resource: {shown}");
-                return Way::Unknown(Refusal::Answer(answers::error(answers::NO_RESOURCE, &text)));
+                return Way::Unknown(Refusal::Answer(answers::no_resource(shown, &text)));
             }
         };
         let request = match &call.request {

@@ -118,11 +118,9 @@ impl Table {
     fn new(kind: ListKind, plan: &Plan, members: &[MemberFacts], withheld: &mut Vec<Withheld>) -> Self {
         let mut candidates = Vec::new();
         for (at, (member, facts)) in plan.members().iter().zip(members).enumerate() {
-            let Some(offer) = facts.offer.as_ref().filter(|_| !facts.is_hidden) else {
-                continue;
-            };
+            let Some(offer) = &facts.offer else { continue };
             let list = offer.list(kind);
-            if let Some(reason) = list.withheld() {
+            if let Some(reason) = list.withheld().filter(|_| !facts.is_hidden) {
                 withheld.push(Withheld {
                     member: member.name().clone(),
                     kind,
@@ -134,10 +132,11 @@ impl Table {
             let items = list
                 .items()
                 .filter_map(|raw| item(kind, member, at, offer.era(), raw, limit));
-            candidates.extend(items);
+            candidates.extend(items.map(|item| (facts.is_hidden, item)));
         }
+        // The names of a member that is hidden stay its own: no other member inherits one.
         let mut claims: BTreeMap<Box<str>, Vec<(usize, Box<str>)>> = BTreeMap::new();
-        for item in &candidates {
+        for (_, item) in &candidates {
             let claim = (item.member, item.own.clone());
             let claimants = claims.entry(item.shown.clone()).or_default();
             if !claimants.contains(&claim) {
@@ -150,7 +149,7 @@ impl Table {
         };
         let mut table = Self::default();
         let mut fingerprint = Fingerprint::default();
-        for item in candidates {
+        for (_, item) in candidates.into_iter().filter(|(is_hidden, _)| !is_hidden) {
             let claimants = claims.get(&item.shown).map_or(0, Vec::len);
             if claimants == 1 && !is_reserved(&item.shown) {
                 // A server that lists an item twice has it once.

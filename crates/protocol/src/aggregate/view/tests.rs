@@ -104,6 +104,21 @@ fn two_members_with_the_same_tool_are_both_withheld() {
 }
 
 #[test]
+fn name_of_a_hidden_member_is_inherited_by_no_other() {
+    let shown = |is_hidden| {
+        let hidden = MemberFacts {
+            is_hidden,
+            ..known(tools(&["x", "only"]))
+        };
+        let members = vec![member("gh", None), member("bare", Some(""))];
+        let view = view(members, vec![hidden, known(tools(&["gh__x", "y"]))]);
+        (names(&view.list(request(ListKind::Tools))), view.withheld().len())
+    };
+    assert_eq!(shown(false), (vec!["gh__only".to_owned(), "y".to_owned()], 2));
+    assert_eq!(shown(true), (vec!["y".to_owned()], 1));
+}
+
+#[test]
 fn tool_that_a_server_lists_twice_is_shown_once() {
     let view = view(vec![member("m", None)], vec![known(tools(&["a", "a", "b"]))]);
     assert_eq!(names(&view.list(request(ListKind::Tools))), ["m__a", "m__b"]);
@@ -415,4 +430,76 @@ fn list_names_every_aggregate_that_it_has_come_through() {
     let view = View::new(Arc::new(Plan::new(spec).unwrap()), vec![known(Arc::new(inner))]);
     let list = result(&view.list(request(ListKind::Tools)));
     assert_eq!(list["_meta"]["rialto/via"], json!(["p/outer", "q/inner"]));
+}
+
+#[test]
+fn instructions_stand_under_the_names_of_their_members_and_cut_ones_are_known() {
+    let instructed = |text: &str| {
+        let declared = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "instructions": text,
+            "serverInfo": {"name": "s", "version": "1"}});
+        known(offer(Era::Legacy, &declared.to_string(), [&[]; 4]))
+    };
+    let mut spec = spec(vec![member("a", None), member("b", Some("x")), member("c", None)]);
+    spec.instructions = Some("Use a.".to_owned());
+    spec.limits.instructions_limit = 100;
+    let long = "word ".repeat(100);
+    let facts = vec![instructed("For a."), instructed(&long), known(tools(&["t"]))];
+    let view = View::new(Arc::new(Plan::new(spec).unwrap()), facts);
+    for era in Era::ALL {
+        let server = view.declarations().for_client(era, &client("{}"));
+        let text = server
+            .message
+            .object(Member::Result)
+            .text("instructions")
+            .unwrap();
+        assert!(
+            text.starts_with("Use a.\n\n## a\nFor a.\n\n## b\nword "),
+            "{text}"
+        );
+        assert!(text.len() <= 100 && text.ends_with('…'), "{text}");
+    }
+    let cut: Vec<&str> = view.cut_instructions().map(|member| &**member).collect();
+    assert_eq!(cut, ["b"]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn name_depends_on_no_other_member_and_on_no_state(
+        own in proptest::collection::btree_set("[a-c_.-]{1,6}", 1..5),
+        others in proptest::collection::vec(proptest::option::of(proptest::collection::btree_set("[a-c_.-]{1,6}", 0..5)), 0..4),
+        place in 0_usize..4,
+        states in proptest::collection::vec(0_usize..5, 5),
+    ) {
+        let state = |at: usize| match states.get(at) {
+            Some(1) => MemberState::Idle,
+            Some(2) => MemberState::Starting,
+            Some(3) => MemberState::Down,
+            Some(4) => MemberState::SignInNeeded,
+            Some(_) | None => MemberState::Ok,
+        };
+        let offer_of = |names: &std::collections::BTreeSet<String>| {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            tools(&names)
+        };
+        let shown = |view: &View| -> Vec<(String, String)> {
+            let items = view.tables.items(ListKind::Tools).iter();
+            let of = items.filter(|item| &**view.plan.members()[item.member].name() == "me");
+            of.map(|item| (item.own.to_string(), item.shown.to_string())).collect()
+        };
+        let alone = shown(&view(vec![member("me", None)], vec![known(offer_of(&own))]));
+        let mut members = Vec::new();
+        let mut facts = Vec::new();
+        for (at, offered) in others.iter().enumerate() {
+            members.push(member(&format!("m{at}"), None));
+            facts.push(MemberFacts {
+                offer: offered.as_ref().map(offer_of),
+                state: state(at),
+                ..MemberFacts::default()
+            });
+        }
+        let place = place.min(members.len());
+        members.insert(place, member("me", None));
+        facts.insert(place, MemberFacts { state: state(4), ..known(offer_of(&own)) });
+        proptest::prop_assert_eq!(shown(&view(members, facts)), alone);
+    }
 }

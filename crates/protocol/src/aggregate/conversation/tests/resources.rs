@@ -33,10 +33,10 @@ fn read_is_never_answered_by_the_wrong_member() {
         text.contains("github+file:///both") && text.contains("files+file:///both"),
         "{text}"
     );
-    assert_eq!(
-        sole_reply(&read(&mut bench, "absent:x").1)["error"]["code"],
-        -32002
-    );
+    assert_eq!(answer["error"]["data"], json!({"uri": "file:///both"}));
+    let absent = sole_reply(&read(&mut bench, "absent:x").1);
+    assert_eq!(absent["error"]["code"], -32002);
+    assert_eq!(absent["error"]["data"], json!({"uri": "absent:x"}));
     assert!(sole_reply(&bench.call("resources/read", &json!({})).1)["error"].is_object());
 }
 
@@ -206,4 +206,26 @@ fn restored_session_goes_on_with_its_subscriptions() {
         ("github", &["repo://a".to_owned()][..])
     );
     assert_eq!(update(&mut bench, "repo://a"), ["github+repo://a"]);
+}
+
+#[test]
+fn request_that_its_member_does_not_serve_is_refused_in_the_name_of_the_member() {
+    let mut bench = Bench::open(Era::Legacy);
+    let complete = json!({"ref": {"type": "ref/resource", "uri": "files+file:///{path}"}, "argument": {"name": "a", "value": "v"}});
+    let uri = json!({"uri": "files+file:///x"});
+    let subscription = Request::Subscribe {
+        uri: "files+file:///x".to_owned(),
+    };
+    for (method, params, request) in [
+        ("completion/complete", complete, Request::Plain),
+        ("resources/subscribe", uri, subscription),
+        ("tasks/get", json!({"taskId": "files:t"}), Request::Plain),
+    ] {
+        let (_, out) = bench.request(method, &params, request);
+        assert!(out.asks.is_empty(), "{method}: {out:?}");
+        let answer = sole_reply(&out);
+        assert_eq!(answer["error"]["code"], -32601, "{method}: {answer}");
+        let text = answer["error"]["message"].as_str().unwrap();
+        assert!(text.contains("`files`") && text.contains(method), "{text}");
+    }
 }

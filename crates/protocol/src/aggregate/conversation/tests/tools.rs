@@ -475,3 +475,41 @@ fn method_of_an_extension_goes_to_the_one_member_that_declares_it() {
         "it is never guessed"
     );
 }
+
+#[test]
+fn call_through_a_search_tool_needs_no_header_for_the_tool_within() {
+    let tool = json!({"name": "read", "inputSchema": {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}});
+    let files = offering(MODERN, &[tool.to_string()], &[], &[], &[]);
+    let mut bench = Bench::opened(
+        two(),
+        vec![("files", files)],
+        ToolsMode::Search,
+        Era::Modern,
+        "{}",
+    );
+    let mut call = |name: &str, arguments: Value| {
+        let mirrored = MirroredHeaders::read([] as [(&[u8], &[u8]); 0]).kept_params();
+        let text = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}});
+        bench.calls += 1;
+        bench.ask(Ask::Call(Call {
+            session: SESSION,
+            call: CallKey(10 + bench.calls),
+            request: Request::Plain,
+            message: message(&text),
+            era: Era::Modern,
+            mirrored: Some(mirrored),
+            reads_events: true,
+        }))
+    };
+    let arguments = json!({"region": "eu"});
+    let out = call(
+        "call_destructive",
+        json!({"name": "files__read", "arguments": arguments}),
+    );
+    assert_eq!(params_of(&sole_call(&out).1.message)["arguments"], arguments);
+    let refused = sole_reply(&call("files__read", arguments));
+    assert_eq!(
+        refused["error"]["code"], -32020,
+        "by its name it needs the header"
+    );
+}
