@@ -131,3 +131,53 @@ async fn audit_names_the_member_and_both_names_of_the_tool() -> Result<()> {
     );
     Ok(())
 }
+
+#[tokio::test]
+async fn lists_of_a_hundred_members_are_answered_from_the_catalogue_without_a_child() -> Result<()> {
+    const MEMBERS: usize = 100;
+    let state = tempfile::tempdir()?;
+    let offers = state.path().join("state/offers");
+    let config = |members: usize, lazy: &str| {
+        let names: Vec<String> = (0..members).map(|number| format!("m{number}")).collect();
+        let destinations: String = names
+            .iter()
+            .map(|name| format!("  {name}: {{ command: '{{stub}}'{lazy} }}\n"))
+            .collect();
+        format!(
+            "state_dir: {}/state\ndestinations:\n{destinations}aggregates:\n  all: {{ members: [{}] }}\n",
+            state.path().display(),
+            names.join(", ")
+        )
+    };
+    let first = {
+        let rialto = with_config(&config(1, "")).await?;
+        let client = legacy(&rialto).await?;
+        let shown = wait_for_tools(&client, |tools| tools.iter().any(|tool| tool == "m0__pid")).await;
+        wait_until("the offer is stored", PATIENCE, || {
+            offers.join("m0.json").exists().then_some(())
+        })
+        .await;
+        shown.len()
+    };
+    // All members run the same command, so that they offer the same.
+    for number in 1..MEMBERS {
+        std::fs::copy(offers.join("m0.json"), offers.join(format!("m{number}.json")))?;
+    }
+    let rialto = with_config(&config(MEMBERS, ", start: lazy")).await?;
+    let client = legacy(&rialto).await?;
+    let shown = tools(&client).await?;
+    assert_eq!(shown.len(), first * MEMBERS);
+    let listed = modern(&rialto, "tools/list", json!({})).await?;
+    let by_modern = listed["result"]["tools"].as_array().map(Vec::len);
+    assert_eq!(by_modern, Some(first * MEMBERS));
+    for (method, kind) in [("prompts/list", "prompts"), ("resources/list", "resources")] {
+        let listed = modern(&rialto, method, json!({})).await?;
+        assert!(
+            listed["result"][kind]
+                .as_array()
+                .is_some_and(|items| items.len() >= MEMBERS)
+        );
+    }
+    assert_eq!(servers(&rialto), 0, "no list starts a server");
+    Ok(())
+}

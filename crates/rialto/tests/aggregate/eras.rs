@@ -85,7 +85,7 @@ async fn calls_of_a_modern_client_share_one_session_at_a_legacy_member() -> Resu
 }
 
 #[tokio::test]
-async fn each_client_speaks_its_own_revision_whatever_members_speak() -> Result<()> {
+async fn each_client_speaks_its_own_revision_to_members_of_both_eras() -> Result<()> {
     let rialto = mixed().await?;
     let first = legacy(&rialto).await?;
     wait_for_tools(&first, |tools| {

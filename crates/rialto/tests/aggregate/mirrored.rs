@@ -76,3 +76,30 @@ async fn annotation_of_a_tool_is_shown_as_it_is() -> Result<()> {
     );
     Ok(())
 }
+
+#[tokio::test]
+async fn call_through_a_search_tool_sends_the_headers_of_the_tool_within() -> Result<()> {
+    let upstream = Upstream::modern().start().await?;
+    upstream.always(|seen| seen.method() == "tools/list", vec![Step::json(LIST)]);
+    let rialto = aggregate(&format!("  far: {{ url: '{}' }}\n", upstream.url()), "[far]").await?;
+    let client = legacy(&rialto).await?;
+    wait_for_tools(&client, |tools| !tools.is_empty()).await;
+    let request = Modern {
+        path: "/all/mcp?tools=search",
+        capabilities: json!({}),
+        headers: &[],
+    };
+    let within = json!({"name": "far__go", "arguments": {"region": "north"}});
+    let params = json!({"name": "call_destructive", "arguments": within});
+    let answer = request
+        .open(&rialto, "tools/call", params)
+        .await?
+        .reply()
+        .await?
+        .answer();
+    assert!(answer["result"].is_object(), "{answer}");
+    let seen = upstream.seen(|seen| seen.tool() == "go");
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!(seen[0].header("mcp-param-region"), Some("north"));
+    Ok(())
+}

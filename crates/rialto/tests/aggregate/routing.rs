@@ -1,7 +1,8 @@
 //! The way of each message to its member and back.
 
 use serde_json::json;
-use testkit::{PATIENCE, Result, wait_until};
+use testkit::upstream::Step;
+use testkit::{PATIENCE, Result, Upstream, wait_until};
 
 use crate::fixture::{
     NEW, OLD, TWO, aggregate, journal, keys, legacy, legacy_with, mixed, modern, next, result,
@@ -198,5 +199,50 @@ async fn updates_come_from_the_member_of_the_subscribed_resource() -> Result<()>
         .await?;
     let updated = next(&mut stream, "notifications/resources/updated").await?;
     assert_eq!(updated["params"]["uri"], "b+testkit://one", "{updated}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn uris_with_odd_characters_lead_to_their_resources_and_come_back() -> Result<()> {
+    const ODD: [&str; 8] = [
+        "file:///with space/ä/日本",
+        "FILE:///upper",
+        "git+ssh://h/p?q=a+b#c",
+        "x:\"quoted\"\\back",
+        "no scheme at all",
+        "urn:a:b+c://d",
+        "ui://panel+x/y",
+        "data:text/plain,%7B%7D{x}",
+    ];
+    let upstream = Upstream::legacy().start().await?;
+    let listed: Vec<serde_json::Value> = ODD.iter().map(|uri| json!({"uri": uri, "name": "n"})).collect();
+    let list = json!({"jsonrpc": "2.0", "id": "ID", "result": {"resources": listed}});
+    let list = list.to_string().replace("\"ID\"", "{id}");
+    upstream.always(|seen| seen.method() == "resources/list", vec![Step::json(&list)]);
+    let rialto = aggregate(
+        &format!("  far_1: {{ url: '{}' }}\n{OLD}", upstream.url()),
+        "[far_1, old]",
+    )
+    .await?;
+    let client = legacy(&rialto).await?;
+    wait_for_tools(&client, |tools| {
+        ["far_1__echo", "old__echo"]
+            .iter()
+            .all(|name| tools.iter().any(|tool| tool == name))
+    })
+    .await;
+    let list = result(&client, "resources/list", json!({})).await?;
+    let shown = keys(&list, "resources", "uri");
+    for (uri, own) in shown.iter().zip(ODD) {
+        let read = result(&client, "resources/read", json!({"uri": uri})).await?;
+        assert_eq!(read["contents"][0]["uri"], *uri, "{own}");
+        let read = result(&client, "resources/read", json!({"uri": own})).await?;
+        assert_eq!(read["contents"][0]["uri"], *uri, "{own}, bare");
+        let last = upstream.seen(|seen| seen.method() == "resources/read").pop();
+        assert_eq!(
+            last.map(|seen| seen.body["params"]["uri"].clone()),
+            Some(json!(own))
+        );
+    }
     Ok(())
 }
