@@ -1,10 +1,10 @@
-//! Processes as `/proc` shows them.
+//! Processes as `/proc` shows them. Where there is no `/proc`, none is found.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::process::{Pid, Resource, Signal};
 
 use crate::failure::{Failure, Result};
 
@@ -146,17 +146,24 @@ pub fn processor_ticks(pid: u32) -> u64 {
 }
 
 /// Sets a limit of a process that we started and that runs; `None` is what it was in the beginning.
+#[cfg(target_os = "linux")]
 pub fn limit(pid: u32, resource: Resource, current: Option<u64>) -> Result<()> {
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
     // It has inherited ours.
     let ours = rustix::process::getrlimit(resource);
-    let wanted = Rlimit {
+    let wanted = rustix::process::Rlimit {
         current: current.or(ours.current),
         maximum: ours.maximum,
     };
     rustix::process::prlimit(process, resource, wanted)
         .map_err(|error| Failure::from(std::io::Error::from(error)).during("limiting a process"))?;
     Ok(())
+}
+
+/// Only Linux can limit another process.
+#[cfg(not(target_os = "linux"))]
+pub fn limit(_pid: u32, _resource: Resource, _current: Option<u64>) -> Result<()> {
+    Err(Failure::new("this system limits no other process"))
 }
 
 /// How many files a process has open.

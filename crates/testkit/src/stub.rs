@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, Signal};
+use rustix::process::{Resource, Rlimit};
 use serde_json::json;
 
 use crate::failure::{Failure, Result};
@@ -207,7 +207,10 @@ fn pass_socket(program: &mut Command) -> Result<()> {
 /// Becomes another program in a session of its own, whose number then marks all of its descendants.
 fn launch_in_new_session(launch: &Launch) -> Result<Infallible> {
     rustix::process::setsid().map_err(std::io::Error::from)?;
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(std::io::Error::from)?;
+    // Elsewhere a program that is left by a test that was killed ends by itself, or not at all.
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(std::io::Error::from)?;
     if let Some(files) = launch.max_files {
         let limit = Rlimit {
             current: Some(files),
