@@ -8,6 +8,7 @@ mod conformance;
 mod fuzz;
 mod lines;
 mod mutants;
+mod package_texts;
 mod quick;
 mod simulate;
 mod test_deps;
@@ -58,6 +59,11 @@ cargo xtask COMMAND
                    --order FILE: a linker script for GNU ld that lays together what a start and
                    plain calls run, as valgrind sees it. The full run makes one and links by it.
                    --only ROW, --rounds N, --seconds S: less, or more, of it; writes nothing.
+  package-texts [--dist FOLDER] [--repository URL] [--publish]
+                   write the texts for Homebrew, scoop, winget and the MCP registry into
+                   dist/texts, from Cargo.toml and dist/SHA256SUMS. A text whose files are not
+                   there is not written. --repository stands in for the address in Cargo.toml;
+                   --publish refuses one that leads nowhere
   help             this text
 
 What the tests need is pinned in tests/interop and tests/conformance (package.json with its
@@ -104,6 +110,7 @@ fn run(arguments: Vec<String>) -> anyhow::Result<()> {
             let repository = repository()?;
             mutants::run(&repository, &repository.join(".test-deps"), &sample)
         }
+        ("package-texts", flags) => package_texts::run(&repository()?, &package_texts::Wanted::parse(flags)?),
         ("setup", []) => setup(&repository()?).map(drop),
         ("help" | "--help" | "-h", []) => {
             print!("{HELP}");
