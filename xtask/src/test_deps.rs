@@ -157,6 +157,21 @@ const ENVIRONMENTS: &[Environment] = &[
         pins: &["tests/cluster/packages.txt"],
         needed: Needed::Always,
     },
+    Environment {
+        name: "packages-node",
+        installer: Installer::Npm,
+        pins: &[
+            "tests/packages/node/package.json",
+            "tests/packages/node/package-lock.json",
+        ],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "packages-python",
+        installer: Installer::Pip,
+        pins: &["tests/packages/python/requirements.txt"],
+        needed: Needed::Always,
+    },
 ];
 
 /// The folder of the Node that stands in for an old one.
