@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 pub(super) const SYSTEMD_NAME: &str = "rialto.service";
 pub(super) const LAUNCHD_LABEL: &str = "dev.rialto.serve";
 
+/// How many files the service may have open. launchd gives 256, and each child and each connection
+/// takes some. macOS refuses more than 10240 to a process.
+const LAUNCHD_FILES: u32 = 8192;
+
 /// What runs.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
@@ -77,6 +81,11 @@ impl Unit {
                 string(path)
             );
         }
+        let _ = write!(
+            text,
+            "  <key>SoftResourceLimits</key>\n  <dict>\n    <key>NumberOfFiles</key>\n    \
+             <integer>{LAUNCHD_FILES}</integer>\n  </dict>\n"
+        );
         if let Some(log) = &self.log {
             let log = string(&log.to_string_lossy());
             let _ = write!(text, "  <key>StandardErrorPath</key>\n  {log}\n");
@@ -147,6 +156,7 @@ mod tests {
         for part in [
             "<string>/opt/a b/rialto</string>",
             "<string>--watch</string>",
+            "<key>NumberOfFiles</key>\n    <integer>8192</integer>",
             "<string>/usr/bin:/home/u/&lt;n&gt;&amp;$x</string>",
             "<string>dev.rialto.serve</string>",
             "<key>StandardErrorPath</key>\n  <string>/home/u/log</string>",
