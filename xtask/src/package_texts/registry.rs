@@ -14,13 +14,13 @@ pub fn texts(release: &Release) -> Vec<Text> {
     let version = &release.version;
     let mut packages = Vec::new();
     if release.has(&format!("{PACKAGE}-{version}.tgz")) {
-        packages.push(package("npm", "https://registry.npmjs.org", "npx", version));
+        packages.push(package("npm", "npx", version));
     }
     if !release
         .downloads(&format!("rialto_mcp-{version}-"), ".whl")
         .is_empty()
     {
-        packages.push(package("pypi", "https://pypi.org", "uvx", version));
+        packages.push(package("pypi", "uvx", version));
     }
     // One for each system.
     for bundle in release.downloads(&format!("rialto-connect-{version}-"), ".mcpb") {
@@ -54,10 +54,9 @@ pub fn texts(release: &Release) -> Vec<Text> {
     }]
 }
 
-fn package(kind: &str, registry: &str, runtime: &str, version: &str) -> Value {
+fn package(kind: &str, runtime: &str, version: &str) -> Value {
     json!({
         "registryType": kind,
-        "registryBaseUrl": registry,
         "identifier": PACKAGE,
         "version": version,
         "runtimeHint": runtime,
