@@ -17,6 +17,7 @@
 //! | the token requests, refresh and revocation (RFC 6749, RFC 7009) | `sign_in` |
 //! | a client's secret, or its signature (RFC 7523) | `sign_in::client_authentication`, `signing` |
 //! | tokens on disk or in the keyring, one sign-in for many processes | `store`, `sign_in` |
+//! | what a server offers, without signing in | `inspection` |
 //! | which URLs and addresses may be requested; size and time limits | `url_policy`, `http` |
 
 mod browser;
@@ -24,6 +25,7 @@ mod callback;
 mod discovery;
 mod error;
 mod http;
+mod inspection;
 mod issuer;
 mod registration;
 mod resource_metadata;
@@ -39,6 +41,7 @@ mod www_authenticate;
 
 pub use browser::Browser;
 pub use error::{ScopeFlags, SignInError};
+pub use inspection::{Challenge, Inspection, inspect};
 pub use registration::Identity;
 pub use secret::{Authorization, Secret};
 pub use settings::{Grant, Settings};
