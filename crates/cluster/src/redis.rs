@@ -41,7 +41,7 @@ use ::redis::{AsyncConnectionConfig, ErrorKind, RedisError, ServerErrorKind};
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-pub use self::connect::ConnectError;
+pub use self::connect::{ACL_RULES, ConnectError};
 pub use self::inspect::{EngineReport, SessionCount};
 
 use self::primary::{EngineUrl, NotFound};

@@ -225,6 +225,7 @@ mod tests {
                 product: "valkey",
                 version: "8.0.1".to_owned(),
                 eviction_policy: Some("noeviction".to_owned()),
+                clock: None,
                 latency: Duration::from_micros(120),
                 sessions,
             },

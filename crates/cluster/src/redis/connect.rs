@@ -16,7 +16,8 @@ use crate::registry::{Change, Registry as _, SlotDemand, TokenDemand, Touch};
 const OLDEST: u32 = 7;
 
 /// The rules of a user that may do everything that is needed, for `ACL SETUSER`.
-const ACL_RULES: &str = "+@hash +@set +@string +del +exists +pexpire +pttl +time +evalsha +script|load +info";
+pub const ACL_RULES: &str =
+    "+@hash +@set +@string +del +exists +pexpire +pttl +time +evalsha +script|load +info";
 
 /// Why an engine cannot be used.
 #[derive(Debug, Error)]

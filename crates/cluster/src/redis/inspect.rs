@@ -27,6 +27,8 @@ pub struct EngineReport {
     pub version: String,
     /// What it does when its memory is full, where it reports that.
     pub eviction_policy: Option<String>,
+    /// Its clock, since 1970, where it reports that.
+    pub clock: Option<Duration>,
     /// The median time of a look-up.
     pub latency: Duration,
     /// How many sessions have a record.
@@ -57,6 +59,10 @@ impl RedisRegistry {
             product,
             version: version.to_owned(),
             eviction_policy: info.member("maxmemory_policy").map(str::to_owned),
+            clock: info
+                .member("server_time_usec")
+                .and_then(|microseconds| microseconds.parse().ok())
+                .map(Duration::from_micros),
             latency: self.latency().await?,
             sessions: self.count_sessions().await?,
         })
