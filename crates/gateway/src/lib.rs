@@ -32,6 +32,7 @@ mod metrics;
 mod metrics_page;
 mod modern_request_handle;
 mod offer_store;
+pub mod outside;
 mod panics;
 pub mod peer;
 pub mod platform;

@@ -26,7 +26,8 @@ pub(crate) use system::{
     enlarge_pipe, environment_of, group_figures, is_gone, process_figures,
 };
 pub use system::{
-    abstract_address, close_to_children, config_home, host_name, listens, reopenable, state_home,
+    abstract_address, close_to_children, config_home, host_name, listens, own_processes, reopenable,
+    state_home,
 };
 
 /// One look at this process. What the system does not show is `None`.
@@ -46,6 +47,21 @@ pub(crate) struct ProcessFigures {
 pub(crate) struct GroupFigures {
     pub(crate) processes: usize,
     pub(crate) resident_bytes: u64,
+}
+
+/// A process of this user, as the system shows it to others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProcessSeen {
+    pub pid: u32,
+    pub parent: u32,
+    pub group: u32,
+    /// It has ended, and its parent has not waited for it.
+    pub is_dead: bool,
+    /// Differs between two processes that have one number after the other.
+    pub started: u64,
+    /// Program and arguments, as the process shows them now.
+    pub words: Vec<String>,
+    pub resident_bytes: u64,
 }
 
 /// Returns the program that this process runs, to start or copy it again. It stays the same program

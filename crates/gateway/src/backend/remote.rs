@@ -17,6 +17,6 @@ mod sender_pool;
 mod server;
 mod supervisor;
 
-pub(crate) use self::http_client::certificates;
+pub(crate) use self::http_client::{certificates, is_loopback, tls_config};
 pub(crate) use self::server::Server;
 pub(crate) use self::supervisor::RemoteSupervisor;

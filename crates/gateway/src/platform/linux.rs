@@ -5,13 +5,14 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal};
 
-use super::{GroupFigures, ProcessFigures};
+use super::{GroupFigures, ProcessFigures, ProcessSeen};
 
 /// Variables that children inherit on this system, beside those that they inherit everywhere.
 pub(crate) const INHERITED: &[&str] = &["XDG_RUNTIME_DIR"];
@@ -21,6 +22,9 @@ const PIPE_BYTES: usize = 1 << 20;
 
 /// No environment is read beyond this.
 const LONGEST_ENVIRONMENT: u64 = 1 << 20;
+
+/// No command line is read beyond this.
+const LONGEST_COMMAND: u64 = 64 << 10;
 
 /// No line of parents is followed beyond this.
 const DEEPEST_DESCENT: usize = 1024;
@@ -120,6 +124,54 @@ pub(crate) fn all_processes() -> Vec<Pid> {
         .flatten()
         .filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
         .collect()
+}
+
+/// Returns the processes of this user; `None` where the system does not show them.
+pub fn own_processes() -> Option<Vec<ProcessSeen>> {
+    let own = rustix::process::geteuid().as_raw();
+    fs::metadata("/proc/self").ok()?;
+    let is_own = |pid: &Pid| fs::metadata(format!("/proc/{pid}")).is_ok_and(|seen| seen.uid() == own);
+    Some(
+        all_processes()
+            .into_iter()
+            .filter(is_own)
+            .filter_map(seen)
+            .collect(),
+    )
+}
+
+/// Returns what the kernel shows of a process that is still there.
+fn seen(pid: Pid) -> Option<ProcessSeen> {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
+    let mut command = Vec::new();
+    let file = fs::File::open(format!("/proc/{pid}/cmdline")).ok()?;
+    file.take(LONGEST_COMMAND).read_to_end(&mut command).ok()?;
+    let words = command.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    let status = read("status").unwrap_or_default();
+    Some(ProcessSeen {
+        words: words
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect(),
+        resident_bytes: parse_figures("", &status, "", "")
+            .resident_bytes
+            .unwrap_or_default(),
+        ..of_stat(pid, &read("stat")?)?
+    })
+}
+
+/// Returns what the `stat` of a process tells.
+fn of_stat(pid: Pid, stat: &str) -> Option<ProcessSeen> {
+    // The name of the program stands in brackets and may hold anything.
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_ascii_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some(ProcessSeen {
+        pid: u32::try_from(pid.as_raw_nonzero().get()).ok()?,
+        parent: u32::try_from(number(1)?).ok()?,
+        group: u32::try_from(number(2)?).ok()?,
+        is_dead: matches!(fields.first(), Some(&"Z" | &"X")),
+        started: number(19)?,
+        ..ProcessSeen::default()
+    })
 }
 
 /// Returns the children of this process, the dead included.
@@ -294,6 +346,24 @@ mod tests {
             seen[&own].processes > 0 && seen[&own].resident_bytes > 0,
             "{seen:?}"
         );
+    }
+
+    #[test]
+    fn this_process_is_among_those_of_its_user() {
+        let seen = own_processes().expect("the kernel shows them");
+        let own = seen
+            .iter()
+            .find(|process| process.pid == std::process::id())
+            .expect("this process");
+        assert!(
+            own.resident_bytes > 0 && !own.words.is_empty() && !own.is_dead,
+            "{own:?}"
+        );
+        let pid = Pid::from_raw(7).expect("a pid");
+        let stat = "7 (a) b (c)) Z 1 42 3 4 5 6 7 8 9 10 150 50 0 0 20 0 1 0 1000 9 9";
+        let dead = of_stat(pid, stat).expect("read");
+        assert_eq!((dead.parent, dead.group, dead.started), (1, 42, 1000));
+        assert!(dead.is_dead);
     }
 
     #[test]

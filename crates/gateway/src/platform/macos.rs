@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Signal};
 
-use super::{GroupFigures, ProcessFigures};
+use super::{GroupFigures, ProcessFigures, ProcessSeen};
 
 /// Variables that children inherit on this system, beside those that they inherit everywhere. This
 /// one is set by the system for every process, and frameworks look for it.
@@ -96,6 +96,11 @@ impl HeldProcess {
 /// Returns the processes whose environment can be read: none.
 pub(crate) fn all_processes() -> Vec<Pid> {
     Vec::new()
+}
+
+/// Returns nothing: the processes of a user are shown by private interfaces only.
+pub fn own_processes() -> Option<Vec<ProcessSeen>> {
+    None
 }
 
 /// Returns the children of this process that nothing else waits for: orphans do not come here.

@@ -36,8 +36,8 @@ use tokio::task::coop;
 use tokio::time::Instant;
 use url::Url;
 
-pub(crate) use self::connector::certificates;
 use self::connector::{Connector, ServerStream};
+pub(crate) use self::connector::{certificates, is_loopback, tls_config};
 use self::pool::Pool;
 use self::read_after_write_error::ReadAfterWriteError;
 use crate::tasks;

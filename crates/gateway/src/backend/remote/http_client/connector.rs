@@ -18,6 +18,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName};
@@ -202,16 +203,7 @@ impl Connector {
             Some(file) => certificates(file)?,
             None => Vec::new(),
         };
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let cannot = |error: rustls::Error| format!("cannot check certificates: {error}");
-        let verifier = Verifier::new_with_extra_roots(extra, Arc::clone(&provider)).map_err(cannot)?;
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(cannot)?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_no_client_auth();
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let config = tls_config(extra, |verifier| Arc::new(verifier))?;
         Ok(Arc::clone(tls.insert(Arc::new(config))))
     }
 
@@ -273,7 +265,7 @@ fn connect_status(answer: &[u8]) -> Option<u16> {
     std::str::from_utf8(line.get(..3)?).ok()?.parse().ok()
 }
 
-fn is_loopback(url: &Url) -> bool {
+pub(crate) fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(url::Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
@@ -284,6 +276,25 @@ fn is_loopback(url: &Url) -> bool {
 
 fn about_tls(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
+}
+
+/// Returns what checks certificates against the system's trust store and these, and offers HTTP/2.
+/// `checked` is given the verifier, and returns the one that is used.
+pub(crate) fn tls_config(
+    extra: Vec<CertificateDer<'static>>,
+    checked: impl FnOnce(Verifier) -> Arc<dyn ServerCertVerifier>,
+) -> Result<ClientConfig, String> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let cannot = |error: rustls::Error| format!("cannot check certificates: {error}");
+    let verifier = Verifier::new_with_extra_roots(extra, Arc::clone(&provider)).map_err(cannot)?;
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(cannot)?
+        .dangerous()
+        .with_custom_certificate_verifier(checked(verifier))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
 }
 
 /// Returns the certificates of a file in PEM form.
