@@ -164,7 +164,7 @@ fn note(text: &str) {
 
 /// Returns whether the program that listens there is a gateway: an operator checks the file of a
 /// running one before a reload. With TLS that cannot be seen from here, and is believed.
-async fn is_gateway(settings: &Settings) -> bool {
+pub(crate) async fn is_gateway(settings: &Settings) -> bool {
     if settings.tls.is_some() {
         return true;
     }

@@ -136,6 +136,11 @@ impl LogSettings {
     }
 }
 
+/// Returns a text in which the references of `destinations.yml` are filled in.
+pub(crate) fn filled(text: &str, environment: &Environment) -> Result<String, String> {
+    interpolate::fill(text, &sources(PathBuf::new(), environment))
+}
+
 /// Returns the words of a command that was written as one line, with `${VAR}` filled in.
 pub(crate) fn filled_command(line: &str, environment: &Environment) -> Result<Vec<String>, String> {
     let sources = sources(PathBuf::new(), environment);

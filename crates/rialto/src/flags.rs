@@ -100,6 +100,9 @@ pub(crate) enum Invocation {
     /// Keep `serve` running as a service of this user
     #[command(subcommand)]
     Service(service::ServiceCommand),
+    /// Find out why a server does not work from your host, and what helps
+    #[command(after_help = examples::DOCTOR)]
+    Doctor(DoctorFlags),
     /// Print the completions of a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions(CompletionsFlags),
@@ -356,6 +359,38 @@ impl CheckFlags {
             ..ServeFlags::default()
         }
     }
+}
+
+/// `rialto doctor`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub(crate) struct DoctorFlags {
+    /// A destination or an entry of a host, a host such as cursor, or a URL; without one, everything
+    #[arg(value_name = "NAME|HOST|URL")]
+    pub(crate) subject: Option<String>,
+    /// Look at the destinations of this file [env: RIALTO_CONFIG] [default: destinations.yml, then that of the user]
+    #[arg(long, value_name = "FILE", help_heading = "What to look at")]
+    pub(crate) config: Option<String>,
+    /// Start no server
+    #[arg(long, help_heading = "What to look at")]
+    pub(crate) no_start: bool,
+    /// Send this header to the URL, or to `public_url`, with `${VAR}` from the environment; may be repeated
+    #[arg(long, value_name = "NAME: VALUE", value_parser = secret, help_heading = "What to look at")]
+    pub(crate) header: Vec<Secret>,
+    /// Trust these certificates too, in PEM, for the URL and for `public_url`
+    #[arg(long, value_name = "FILE", help_heading = "What to look at")]
+    pub(crate) ca_file: Option<String>,
+    /// Wait for this long until a server answers
+    #[arg(long, value_name = "DURATION", default_value = "60s", help_heading = "Limits")]
+    pub(crate) timeout: String,
+    /// Hold an event stream for this long, to see whether a proxy cuts it; 0s holds none
+    #[arg(long, value_name = "DURATION", default_value = "70s", help_heading = "Limits")]
+    pub(crate) hold: String,
+    /// Cure what can be cured safely: modes of files with secrets, the key of servers in a host's file
+    #[arg(long, help_heading = "Output")]
+    pub(crate) fix: bool,
+    /// Print one JSON object
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
 }
 
 /// `rialto audit`.

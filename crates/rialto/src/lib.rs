@@ -12,6 +12,7 @@ pub mod config;
 mod connect;
 mod copy_self;
 mod demo;
+mod doctor;
 pub mod flags;
 mod hosts;
 mod looking;
@@ -39,6 +40,7 @@ mod exit {
     pub(crate) const CANNOT_LISTEN: u8 = 3;
     pub(crate) const NOTHING_STARTS: u8 = 4;
     pub(crate) const TOOL_ERROR: u8 = 5;
+    pub(crate) const UNKNOWN_NAME: u8 = 12;
 }
 
 /// Runs the command that the arguments of this process name. Returns the exit code.
@@ -83,6 +85,7 @@ pub fn run() -> ExitCode {
         Invocation::Call(flags) => trying::call(&flags, &environment),
         Invocation::Attach(flags) => attach::run(&flags, &environment),
         Invocation::Service(command) => service::run(&command, &environment),
+        Invocation::Doctor(flags) => doctor::run(&flags, &environment),
         Invocation::Completions(flags) => shell::completions(&flags),
         Invocation::Man(flags) => shell::man(&flags),
         Invocation::CopySelf(flags) => copy_self::run(&flags),

@@ -9,9 +9,11 @@ pub(crate) mod target;
 
 use std::io::{self, IsTerminal as _, Read as _};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::config::connection::Connection;
 use crate::config::{Environment, LogSettings};
 use crate::flags::looking::{CallFlags, ServerFlags, ToolsFlags};
 use crate::looking::{block_on, columns, has_colour, print};
@@ -98,6 +100,41 @@ async fn open(flags: &ServerFlags, environment: &Environment) -> Result<(Client,
         false => json!({}),
     };
     Client::open(&found, environment, capabilities).await
+}
+
+/// What a server showed to a client that looked around.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    /// Its answer to `initialize`.
+    pub(crate) server: Value,
+    /// How long that took.
+    pub(crate) opened: Duration,
+    pub(crate) tools: Result<Vec<Value>, String>,
+    /// How long the list took.
+    pub(crate) listed: Duration,
+}
+
+/// Opens a session at a server, lists its tools, and leaves.
+pub(crate) async fn look_around(
+    connection: Connection,
+    timeout: Duration,
+    environment: &Environment,
+) -> Result<Shown, String> {
+    let found = target::Found { connection, timeout };
+    let began = Instant::now();
+    let opened = Client::open(&found, environment, json!({})).await;
+    let (mut client, server) = opened.map_err(|problem| problem.text)?;
+    let opened = began.elapsed();
+    let began = Instant::now();
+    let tools = list(&mut client, &server).await.map_err(|problem| problem.text);
+    let listed = began.elapsed();
+    client.close().await;
+    Ok(Shown {
+        server,
+        opened,
+        tools,
+        listed,
+    })
 }
 
 /// Returns all tools, page by page.

@@ -147,6 +147,17 @@ Examples:
   rialto service logs --follow
   rialto service uninstall";
 
+pub(super) const DOCTOR: &str = "\
+Examples:
+  rialto doctor
+  rialto doctor cursor
+  rialto doctor files --json | jq '.findings[] | [.subject, .what]'
+  rialto doctor https://mcp.example.com/mcp --hold 0s
+
+It observes, and changes nothing without --fix. Each finding has what was
+observed, why it matters, and the line to paste. Exit code 0: all is well.
+10: try again later. 11: a person must act. 12: there is no such name.";
+
 pub(super) const COMPLETIONS: &str = "\
 Examples:
   rialto completions bash > ~/.local/share/bash-completion/completions/rialto

@@ -131,6 +131,11 @@ fn checked(text: &str, format: Format) -> Result<Plain, EditError> {
     })
 }
 
+/// Returns a text of JSON with a key at its top renamed, unless it is missing or the new one is there.
+pub(crate) fn with_key_renamed(text: &str, from: &str, to: &str) -> Option<String> {
+    json::with_key_renamed(text, from, to)
+}
+
 /// Returns the value at a place.
 pub(crate) fn value_at<'a>(root: &'a Plain, place: &[Step]) -> Option<&'a Plain> {
     place.iter().try_fold(root, |value, step| match (step, value) {

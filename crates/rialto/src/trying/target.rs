@@ -67,7 +67,7 @@ async fn named(flags: &ServerFlags, environment: &Environment) -> Result<Connect
 
 /// Returns the configuration that a command reads: the named one, the one in this directory, or
 /// that of the user.
-fn file(named: Option<&str>, environment: &Environment) -> Option<String> {
+pub(crate) fn file(named: Option<&str>, environment: &Environment) -> Option<String> {
     let flags = ServeFlags {
         config: named.map(str::to_owned),
         ..ServeFlags::default()

@@ -26,6 +26,7 @@ const CONNECT: &str = include_str!("../../../../docs/connect.md");
 const BENCHMARKS: &str = include_str!("../../../../docs/benchmarks.md");
 const TUTORIAL: &str = include_str!("../../../../docs/tutorial.md");
 const AGGREGATES: &str = include_str!("../../../../docs/aggregates.md");
+const DOCTOR: &str = include_str!("../../../../docs/doctor.md");
 const LOOKING: &str = include_str!("../../../../docs/looking.md");
 const TROUBLESHOOTING: &str = include_str!("../../../../docs/troubleshooting.md");
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -189,6 +190,28 @@ fn every_flag_about_hosts_is_on_their_page() {
         .map(String::as_str)
         .filter(|flag| flag.starts_with("--"));
     assert_eq!(sorted(long), exist);
+}
+
+#[test]
+fn every_flag_of_the_doctor_is_on_its_page_with_its_default() {
+    let lines = help("doctor");
+    let exist = sorted(lines.iter().map(|line| flag_name(line)));
+    let tables = markdown::tables(DOCTOR);
+    let table = tables
+        .iter()
+        .find(|table| table.has("Flag"))
+        .expect("a table of flags");
+    assert_eq!(table.codes("Flag").into_iter().collect::<BTreeSet<_>>(), exist);
+    for row in table.rows() {
+        let flag = &markdown::codes(row.cell("Flag"))[0];
+        let line = lines
+            .iter()
+            .find(|line| flag_name(line) == flag)
+            .expect("it exists");
+        if let Some(default) = default_in_help(line) {
+            assert_eq!(default, row.cell("Default").replace('`', ""), "{flag}");
+        }
+    }
 }
 
 /// A host without a file is named with the place where one is expected.

@@ -1,7 +1,7 @@
 //! Changes of a text of JSON with comments, through its concrete syntax tree.
 
 use jsonc_parser::ParseOptions;
-use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
+use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode, ObjectPropName};
 
 use super::{Change, Step};
 use crate::hosts::plain::Plain;
@@ -12,6 +12,20 @@ pub(super) fn apply(text: &str, changes: &[Change]) -> Option<String> {
     let root = CstRootNode::parse(text, &ParseOptions::default()).ok()?;
     for change in changes {
         change_tree(&root, change)?;
+    }
+    Some(root.to_string())
+}
+
+/// Returns the text with a key at its top renamed, unless it is missing or the new one is there.
+pub(super) fn with_key_renamed(text: &str, from: &str, to: &str) -> Option<String> {
+    let root = CstRootNode::parse(text, &ParseOptions::default()).ok()?;
+    let object = root.object_value()?;
+    if object.get(to).is_some() {
+        return None;
+    }
+    match object.get(from)?.name()? {
+        ObjectPropName::String(name) => name.set_raw_value(format!("\"{to}\"")),
+        ObjectPropName::Word(_) => return None,
     }
     Some(root.to_string())
 }
