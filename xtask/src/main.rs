@@ -55,6 +55,8 @@ cargo xtask COMMAND
   package [NAME…]  build what people install into dist/, with checksums and a list of what is in
                    it: tarball, pypi, npm, deb, rpm, oci, mcpb, or all of them. Programs are built
                    with profile `dist`, against an old glibc, and without any library.
+                   --test: then install each into a clean root and let it answer a call. Needs
+                   root, for chroot.
                    --binary PATH, --static-binary PATH: package these programs.
                    --no-static, --no-portable: leave packages with one of the programs out.
                    --profile NAME: build with another profile.

@@ -18,6 +18,7 @@ mod system;
 mod tarball;
 mod tools;
 mod tree;
+mod trial;
 mod version;
 
 use std::cell::OnceCell;
@@ -94,6 +95,7 @@ pub struct Wanted {
     profile: String,
     portable: Option<PathBuf>,
     static_: Option<PathBuf>,
+    test: bool,
 }
 
 impl Wanted {
@@ -105,6 +107,7 @@ impl Wanted {
             profile: "dist".to_owned(),
             portable: None,
             static_: None,
+            test: false,
         };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
@@ -113,6 +116,7 @@ impl Wanted {
                 value.with_context(|| format!("`{argument}` wants a value"))
             };
             match argument.as_str() {
+                "--test" => wanted.test = true,
                 "--profile" => wanted.profile = value()?.clone(),
                 "--binary" => wanted.portable = Some(value()?.into()),
                 "--static-binary" => wanted.static_ = Some(value()?.into()),
@@ -239,9 +243,12 @@ impl<'a> Sources<'a> {
 pub fn run(repository: &Path, test_deps: &Path, wanted: &Wanted) -> anyhow::Result<()> {
     let mut needed = vec!["git", "cargo", "strip", "objcopy", "objdump"];
     needed.extend(wanted.formats.iter().flat_map(|format| format.tools()));
+    if wanted.test {
+        needed.extend(trial::tools(&wanted.formats));
+    }
     tools::require(&needed)?;
     let builds_portable = wanted.needs(Linking::Portable) && wanted.portable.is_none();
-    if builds_portable {
+    if builds_portable || wanted.test {
         test_deps::install_packaging(repository, test_deps)?;
     }
 
@@ -284,6 +291,23 @@ pub fn run(repository: &Path, test_deps: &Path, wanted: &Wanted) -> anyhow::Resu
         names.push(artefact.name);
     }
     checksum::write(&dist, &names)?;
+    if wanted.test {
+        let chosen: Vec<(Format, Vec<Linking>)> = wanted
+            .formats
+            .iter()
+            .map(|format| (*format, wanted.programs(*format).collect()))
+            .collect();
+        let mut portable = programs.iter();
+        let portable = portable.find(|program| program.linking == Linking::Portable);
+        let places = trial::Places {
+            test_deps,
+            dist: &dist,
+            scratch: &scratch,
+            names: &names,
+            needs: portable.map(|program| &program.needs),
+        };
+        trial::run(&places, &chosen)?;
+    }
     Ok(())
 }
 
@@ -361,9 +385,9 @@ mod tests {
     fn names_choose_packages_and_the_programs_that_they_need() {
         let all = wanted(&[]).unwrap();
         assert!(all.all && all.needs(Linking::Portable) && all.needs(Linking::Static));
-        let deb = wanted(&["deb", "--binary", "x"]).unwrap();
+        let deb = wanted(&["deb", "--binary", "x", "--test"]).unwrap();
         assert_eq!(deb.formats, [Format::Deb]);
-        assert!(!deb.all && !deb.needs(Linking::Static));
+        assert!(deb.test && !deb.all && !deb.needs(Linking::Static));
         assert_eq!(deb.given(Linking::Portable), Some(Path::new("x")));
         assert!(!wanted(&["npm", "--no-static"]).unwrap().needs(Linking::Static));
         let error = wanted(&["snap"]).unwrap_err().to_string();

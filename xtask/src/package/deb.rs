@@ -7,7 +7,7 @@ use super::tree::{Content, Tree};
 use super::{Artefact, Sources, archive, system, tools};
 
 pub fn build(sources: &Sources<'_>, program: &Program) -> anyhow::Result<Artefact> {
-    let mut tree = system::files(sources, program)?;
+    let mut tree = system::files(sources, program, "usr/share/zsh/vendor-completions")?;
     let doc = "usr/share/doc/rialto/";
     tree.file(
         format!("{doc}changelog.gz"),

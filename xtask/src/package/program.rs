@@ -221,17 +221,16 @@ impl Builder<'_> {
 }
 
 impl Program {
-    /// Returns the completions and the pages where a system has them, below `/usr`.
+    /// Returns the completions and the pages where every system has them, below `/usr`.
     pub fn system_files(&self) -> anyhow::Result<Tree> {
         let mut tree = Tree::default();
         let Shell {
             bash,
-            zsh,
+            zsh: _,
             fish,
             pages,
         } = &self.shell;
         tree.file("share/bash-completion/completions/rialto", Arc::clone(bash));
-        tree.file("share/zsh/vendor-completions/_rialto", Arc::clone(zsh));
         tree.file("share/fish/vendor_completions.d/rialto.fish", Arc::clone(fish));
         for (name, page) in pages {
             tree.file(format!("share/man/man1/{name}.gz"), super::archive::gzip(page)?);

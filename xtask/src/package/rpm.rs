@@ -9,7 +9,7 @@ use super::tree::Tree;
 use super::{Artefact, Sources, system, tools};
 
 pub fn build(sources: &Sources<'_>, program: &Program) -> anyhow::Result<Artefact> {
-    let mut tree = system::files(sources, program)?;
+    let mut tree = system::files(sources, program, "usr/share/zsh/site-functions")?;
     tree.add("usr/share/licenses/rialto/", &sources.licences(program)?);
     tree.text(
         "usr/share/doc/rialto/CHANGELOG.md",
@@ -46,11 +46,22 @@ pub fn build(sources: &Sources<'_>, program: &Program) -> anyhow::Result<Artefac
     Ok(Artefact::new(name, bytes))
 }
 
+/// Folders that belong to the package, or to packages that it does not need.
+const FOLDERS: [&str; 6] = [
+    "usr/share/doc/rialto",
+    "usr/share/fish",
+    "usr/share/fish/vendor_completions.d",
+    "usr/share/licenses/rialto",
+    "usr/share/zsh",
+    "usr/share/zsh/site-functions",
+];
+
 /// Returns the list of files. The configuration has a line of its own in the spec.
 fn files(tree: &Tree) -> String {
-    tree.files()
-        .filter(|(path, _)| *path != system::CONFIGURATION)
-        .map(|(path, _)| format!("/{path}\n"))
+    let folders = FOLDERS.iter().map(|path| format!("%dir /{path}\n"));
+    let files = tree.files().filter(|(path, _)| *path != system::CONFIGURATION);
+    folders
+        .chain(files.map(|(path, _)| format!("/{path}\n")))
         .collect()
 }
 

@@ -11,11 +11,13 @@ use super::tree::Tree;
 /// The configuration of the service, which administrators change.
 pub const CONFIGURATION: &str = "etc/rialto/destinations.yml";
 
-/// Returns everything but the documentation, below `/`.
-pub fn files(sources: &Sources<'_>, program: &Program) -> anyhow::Result<Tree> {
+/// Returns everything but the documentation, below `/`. Distributions do not agree on the folder in
+/// which zsh looks.
+pub fn files(sources: &Sources<'_>, program: &Program, zsh: &str) -> anyhow::Result<Tree> {
     let mut tree = Tree::default();
     tree.program("usr/bin/rialto", Arc::clone(&program.bytes));
     tree.add("usr/", &program.system_files()?);
+    tree.file(format!("{zsh}/_rialto"), Arc::clone(&program.shell.zsh));
     let unit = |name: &str| sources.text(&format!("packaging/systemd/{name}"));
     tree.text(
         "usr/lib/systemd/system/rialto.service",

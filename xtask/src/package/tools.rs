@@ -24,7 +24,7 @@ const INSTALLED_BY: &[(&str, &str)] = &[
     ("debootstrap", "apt-get install debootstrap"),
     ("chroot", "apt-get install coreutils"),
     ("unshare", "apt-get install util-linux"),
-    ("setpriv", "apt-get install util-linux"),
+    ("crun", "apt-get install crun"),
     ("mount", "apt-get install mount"),
     ("systemd-analyze", "apt-get install systemd"),
     ("tar", "apt-get install tar"),
