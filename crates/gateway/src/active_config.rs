@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::endpoint::{Endpoint, SharedState};
 use crate::guard::Guard;
 use crate::guard::origin::OriginGuard;
+use crate::guard::page::PageAccess;
 use crate::settings::{
     self, AuditSettings, BackendSpec, ClusterSettings, LimitSettings, PublicUrl, RemoteSpec, Settings,
 };
@@ -23,6 +24,8 @@ use crate::tls::TlsError;
 pub(crate) struct ActiveConfig {
     pub(crate) origins: OriginGuard,
     pub(crate) guard: Arc<Guard>,
+    /// Who may see the page.
+    pub(crate) page: PageAccess,
     pub(crate) destinations: BTreeMap<String, Arc<Endpoint>>,
     /// The destination that also answers at the bare `/mcp`.
     pub(crate) root: Option<Arc<Endpoint>>,

@@ -57,6 +57,13 @@ impl SessionHash {
         Self(digits)
     }
 
+    /// Reads what a session is called in logs.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let digits: [u8; 12] = text.as_bytes().try_into().ok()?;
+        digits.iter().all(is_digit).then_some(Self(digits))
+    }
+
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).expect("hexadecimal digits are text")
     }
@@ -478,6 +485,25 @@ pub(crate) fn line_of(record: &AuditRecord<'_>) -> String {
     let mut line = String::new();
     compose(&mut line, record, SystemTime::now()).expect("writing to a String cannot fail");
     line.push('}');
+    line
+}
+
+/// Returns the same with the bodies that the record has, as the audit log shows them.
+pub(crate) fn line_with_bodies(record: &AuditRecord<'_>) -> String {
+    let mut line = line_of(record);
+    for (key, body) in [
+        (",\"request_body\":", record.request_body),
+        (",\"response_body\":", record.response_body),
+    ] {
+        if let Some(body) = body {
+            line.pop();
+            let shown = redacted(beginning(body), MAX_BODY_BYTES);
+            line.push_str(key);
+            escape::json_string(&mut line, &shown, 2 * MAX_BODY_BYTES)
+                .expect("writing to a String cannot fail");
+            line.push('}');
+        }
+    }
     line
 }
 

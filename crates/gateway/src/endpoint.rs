@@ -44,7 +44,7 @@ use crate::server_eras::EraMemory;
 use crate::session_handle::{LineListener, SessionHandle};
 use crate::settings::{self, BackendSpec, LimitSettings};
 use crate::sign_in_pages::SignInPages;
-use crate::status::{DestinationStatus, Detail, LimitLevel};
+use crate::status::{DestinationStatus, Detail, LimitLevel, QuestionStatus};
 use crate::threads::Threads;
 use crate::upstream::{Upstream, UpstreamContext, WantedFor};
 use aggregate::{Aggregate, ClientIntent};
@@ -272,7 +272,20 @@ impl Endpoint {
             open.count()
         };
         let upstream = self.upstream.status();
+        let asked = upstream.instances.iter().flat_map(|instance| &instance.questions);
+        let questions = asked.map(|(session, method, age)| {
+            let handle = handles.iter().find(|handle| handle.key() == *session);
+            QuestionStatus {
+                method,
+                age: *age,
+                session: handle.map(|handle| handle.hash().to_string()),
+            }
+        });
+        let tools = &self.settings.tools;
+        let globs = |globs: &[settings::Glob]| globs.iter().map(ToString::to_string).collect();
         DestinationStatus {
+            questions: questions.collect(),
+            policy: (!tools.is_open()).then(|| (globs(&tools.allow), globs(&tools.deny))),
             is_configured,
             transport: upstream.transport,
             state: upstream.state,
@@ -589,6 +602,23 @@ impl Endpoint {
             sessions.insert(id, Arc::clone(handle));
         }
         has_room
+    }
+
+    /// Ends the session that logs call so. Returns whether there is one.
+    pub(crate) fn close_named(&self, hash: &str) -> bool {
+        let handles: Vec<Arc<SessionHandle>> = self.sessions().values().cloned().collect();
+        let found = handles.iter().find(|handle| handle.hash().as_str() == hash);
+        found.inspect(|handle| self.close(handle)).is_some()
+    }
+
+    /// Starts the server of this process anew, or all servers. Sessions stay. Returns how many
+    /// there were. Those of an aggregate's members are theirs.
+    pub(crate) fn restart(&self, pid: Option<u32>) -> usize {
+        let instances = self.upstream.instances_by_key();
+        let wanted = instances
+            .iter()
+            .filter(|(_, instance, _)| pid.is_none() || instance.health().pid() == pid);
+        wanted.filter(|(_, instance, _)| instance.restart()).count()
     }
 
     /// Ends a session for good. Its child is ended too, if it was the session's own.

@@ -76,6 +76,7 @@ pub(crate) fn settings() -> Settings {
         auth: AuthSettings::default(),
         limits: LimitSettings::default(),
         metrics: true,
+        ui: true,
         audit: AuditSettings {
             sink: AuditSink::Off,
             bodies: false,

@@ -13,6 +13,7 @@ pub(crate) mod lingering;
 pub(crate) mod listener;
 pub(crate) mod local;
 pub(crate) mod modern;
+mod page;
 pub(crate) mod peers;
 mod placed;
 pub(crate) mod request_body;

@@ -12,7 +12,8 @@ use cluster::file::{FileRegistry, OpenError};
 use cluster::record::{Node, NodeId, SessionRecord};
 use cluster::registry::Registry;
 use futures_util::future::join_all;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use protocol::time::Moment;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -22,10 +23,12 @@ use crate::audit::Audit;
 use crate::backend::process::Launcher;
 use crate::buffered::Buffered;
 use crate::clock::Clock;
+use crate::ended_calls::EndedCalls;
 use crate::endpoint::{CloseReason, Endpoint, SharedState};
 use crate::fleet::{Fleet, LocalSessions, Sharing};
 use crate::guard::limits::Limiter;
 use crate::guard::origin::OriginGuard;
+use crate::guard::page::PageAccess;
 use crate::line_sink::LineSink;
 use crate::metrics::{DestinationMetrics, ListenerMetrics};
 use crate::offer_store::OfferStore;
@@ -36,6 +39,7 @@ use crate::replica::{ClusterError, Replica};
 use crate::seal::Sealer;
 use crate::session_store::SessionStore;
 use crate::settings::{AuditSink, LimitSettings, Settings};
+use crate::shown_state::ShownState;
 use crate::sign_in_pages::SignInPages;
 use crate::state_dir::{StateDir, StateDirError};
 use crate::status::{ClusterStatus, DestinationStatus, Detail, LimitLevel, Status};
@@ -111,6 +115,21 @@ pub struct Gateway {
     /// Readers of events and messages, on the admin socket.
     pub(crate) readers: Arc<Readers>,
     pub(crate) about: OnceLock<About>,
+    /// The state as pages are shown it.
+    pub(crate) shown_state: ShownState,
+    /// What servers have shown of themselves to the page, with when.
+    pub(crate) presented: Mutex<BTreeMap<String, (Moment, serde_json::Value)>>,
+    /// Looks at the programs of this machine that use MCP servers.
+    pub(crate) set_up: OnceLock<Arc<dyn SetUp>>,
+}
+
+/// Looks at the programs of this machine that use MCP servers. The layer above knows them.
+pub trait SetUp: std::fmt::Debug + Send + Sync {
+    /// Returns which there are, and where they lead, as JSON for the page. It reads files.
+    fn look(&self) -> serde_json::Value;
+
+    /// Returns what to paste into each program for a destination, as JSON for the page.
+    fn snippets(&self, needs_token: bool) -> serde_json::Value;
 }
 
 /// What a gateway tells of itself, beside its state.
@@ -199,6 +218,7 @@ impl Gateway {
             recorder: Arc::new(Recorder::new(
                 Arc::clone(&audit),
                 vec![Arc::clone(&listener_metrics) as Arc<dyn RecordListener>],
+                Arc::new(EndedCalls::new(clock, settings.limits.ended_calls_bytes)),
             )),
             environment: Arc::new(environment),
             session_numbers: Arc::default(),
@@ -233,6 +253,7 @@ impl Gateway {
         let config = ActiveConfig {
             origins: OriginGuard::new(settings, listen),
             guard: active_config::guard(settings, &destinations.keys().cloned().collect(), listen, clock),
+            page: PageAccess::of(settings, listen),
             destinations,
             root,
             public_path: active_config::public_path(settings),
@@ -267,6 +288,9 @@ impl Gateway {
             peers: replica.map(|replica| replica.peers),
             readers: Arc::default(),
             about: OnceLock::new(),
+            shown_state: ShownState::default(),
+            presented: Mutex::default(),
+            set_up: OnceLock::new(),
         });
         if let Some(fleet) = &gateway.shared.fleet {
             let sessions = Arc::downgrade(&gateway);
@@ -312,6 +336,17 @@ impl Gateway {
     pub fn describe(&self, about: About) {
         // Only the first holds: it is set when the gateway begins to serve.
         let _ = self.about.set(about);
+    }
+
+    /// Lets the page show the programs of this machine.
+    pub fn show_set_up(&self, set_up: Arc<dyn SetUp>) {
+        // Only the first holds: it is set when the gateway begins to serve.
+        let _ = self.set_up.set(set_up);
+    }
+
+    /// Returns whether there is a page for browsers.
+    pub fn has_page(&self) -> bool {
+        self.config().page != PageAccess::Off
     }
 
     /// Returns whether no client is connected, and no call is open.

@@ -14,6 +14,7 @@ mod jwks;
 mod jwt;
 pub(crate) mod limits;
 pub(crate) mod origin;
+pub(crate) mod page;
 mod proxy;
 pub(crate) mod rate;
 pub(crate) mod resource;
@@ -55,6 +56,8 @@ pub(crate) struct Caller {
     destinations: Option<BTreeSet<String>>,
     /// When what it showed will no longer be good.
     until: Option<SystemTime>,
+    /// It may see the page, and act there.
+    is_admin: bool,
 }
 
 impl Caller {
@@ -65,6 +68,7 @@ impl Caller {
             granted: Granted::Scopes(BTreeSet::new()),
             destinations: Some(BTreeSet::new()),
             until: None,
+            is_admin: false,
         }
     }
 
@@ -74,6 +78,7 @@ impl Caller {
             granted: Granted::Everything,
             destinations: None,
             until: None,
+            is_admin: false,
         }
     }
 
@@ -81,6 +86,11 @@ impl Caller {
     pub(crate) fn sees(&self, destination: &str) -> bool {
         let destinations = self.destinations.as_ref();
         destinations.is_none_or(|names| names.contains(destination))
+    }
+
+    /// Returns whether it may see the page, and act there.
+    pub(crate) fn is_admin(&self) -> bool {
+        self.is_admin
     }
 
     /// Returns whether what concerns the whole gateway may be shown to this caller.
@@ -114,13 +124,15 @@ pub(crate) enum AuthTarget<'a> {
     Destination(&'a str, EndpointPath),
     /// A path of the gateway itself.
     Gateway(OpenPath),
+    /// The page, which only admins see.
+    Page,
 }
 
 impl<'a> AuthTarget<'a> {
     fn destination(self) -> Option<&'a str> {
         match self {
             Self::Destination(name, _) => Some(name),
-            Self::Gateway(_) => None,
+            Self::Gateway(_) | Self::Page => None,
         }
     }
 }
@@ -187,10 +199,13 @@ impl Guard {
         Self {
             is_on: auth.is_on(),
             anonymous: Arc::new(Caller::unlimited(Principal::anonymous())),
-            local: Arc::new(Caller::unlimited(match auth.is_on() {
-                true => Principal::named(LOCAL_PRINCIPAL),
-                false => Principal::anonymous(),
-            })),
+            local: Arc::new(Caller {
+                is_admin: true,
+                ..Caller::unlimited(match auth.is_on() {
+                    true => Principal::named(LOCAL_PRINCIPAL),
+                    false => Principal::anonymous(),
+                })
+            }),
             tokens: StaticTokens::new(&auth.tokens),
             jwt,
             proxies: auth.proxy.clone().map(TrustedProxies::new),
@@ -211,9 +226,24 @@ impl Guard {
     pub(crate) fn open_to(&self, target: AuthTarget<'_>) -> Option<Arc<Caller>> {
         let is_open = match target {
             AuthTarget::Gateway(path) => self.public.contains(&path),
-            AuthTarget::Destination(..) => false,
+            AuthTarget::Destination(..) | AuthTarget::Page => false,
         };
         (!self.is_on || is_open).then(|| Arc::clone(&self.anonymous))
+    }
+
+    /// Returns whether there is authentication.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Returns the caller where no authentication is needed.
+    pub(crate) fn anonymous(&self) -> Arc<Caller> {
+        Arc::clone(&self.anonymous)
+    }
+
+    /// Returns the origin under which clients reach the gateway.
+    pub(crate) fn public_origin(&self) -> &str {
+        self.resources.origin()
     }
 
     /// Returns the caller on the admin socket, whose user the kernel has named.
@@ -378,7 +408,7 @@ impl Guard {
             (AuthTarget::Destination(name, endpoint_path), Some(_)) => {
                 Some(self.resources.metadata_url(name, endpoint_path))
             }
-            (AuthTarget::Destination(..), None) | (AuthTarget::Gateway(_), _) => None,
+            (AuthTarget::Destination(..), None) | (AuthTarget::Gateway(_) | AuthTarget::Page, _) => None,
         };
         Box::new(Challenge {
             challenge_error,

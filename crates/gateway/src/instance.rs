@@ -112,6 +112,8 @@ struct InstanceState {
     link: u64,
     /// Why the child is to be replaced.
     replacement: Option<&'static str>,
+    /// An operator wants the server started anew.
+    restart_wanted: bool,
     health: Health,
     deadline: Option<Moment>,
     /// Since when no session has used this instance.
@@ -241,6 +243,7 @@ impl Instance {
                 is_sending: false,
                 link: 0,
                 replacement: None,
+                restart_wanted: false,
                 health: Health::Idle,
                 deadline: None,
                 idle_since: Some(clock.now()),
@@ -554,6 +557,7 @@ impl Instance {
             open_calls: state.multiplexer.open_calls(),
             waiting_calls: state.multiplexer.waiting_calls(),
             open_questions: state.multiplexer.open_questions(),
+            questions: state.multiplexer.question_list(now).collect(),
             outgoing_bytes: state.multiplexer.outgoing_bytes(),
             counters: state.multiplexer.counters(),
         }
@@ -575,6 +579,29 @@ impl Instance {
         self.lock().replacement.take()
     }
 
+    /// Ends the link to the server, so that another one begins at once. Sessions stay; calls in
+    /// flight fail. Returns whether there was something to restart.
+    pub(crate) fn restart(&self) -> bool {
+        let mut state = self.lock();
+        match state.health {
+            Health::Idle | Health::Asleep | Health::Stopped => return false,
+            // It is new.
+            Health::Starting => return true,
+            Health::Running { .. } | Health::Ready { .. } | Health::BackingOff(_) | Health::Failed(_) => {}
+        }
+        state.restart_wanted = true;
+        if state.health.pid().is_some() {
+            state.replacement = Some("restarted by its operator");
+        }
+        self.supervisor_wake.notify_one();
+        true
+    }
+
+    /// Returns whether an operator wants the server started anew, and resets that.
+    pub(crate) fn take_restart(&self) -> bool {
+        std::mem::take(&mut self.lock().restart_wanted)
+    }
+
     pub(crate) fn next_deadline(&self) -> Option<Moment> {
         let mut state = self.lock();
         state.deadline = state.multiplexer.next_deadline();
@@ -586,6 +613,7 @@ impl Instance {
         self.act(now, |state, _| {
             // A replacement that was wanted for the predecessor does not concern this child.
             state.replacement = None;
+            state.restart_wanted = false;
             state.is_asleep = false;
             state.link_began = Some(now);
             state.links += 1;

@@ -22,6 +22,7 @@ use crate::line_sink::LineSink;
 use crate::recent::{Counted, Figures, Recent};
 use crate::record::{Ending, Record, RecordListener, RefusalRecord, Subject};
 use crate::reply::Refusal;
+use crate::server_output::ServerOutput;
 use crate::status::LimitHit;
 use crate::tap::Tap;
 use crate::trace::SpanSink;
@@ -245,6 +246,8 @@ pub(crate) struct DestinationMetrics {
     recent: Recent,
     /// The messages of its server, for readers that want them.
     pub(crate) tap: Tap,
+    /// What its servers wrote to stderr last.
+    pub(crate) output: ServerOutput,
 }
 
 /// The methods whose latency tells how fast the server works. Lists may come from memory, and what
@@ -280,6 +283,7 @@ impl Default for DestinationMetrics {
             idle: IdleWatch::default(),
             recent: Recent::default(),
             tap: Tap::default(),
+            output: ServerOutput::default(),
         }
     }
 }

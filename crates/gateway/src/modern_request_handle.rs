@@ -28,9 +28,10 @@ use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
 use crate::instance::InstanceUser;
 use crate::metrics::DestinationMetrics;
-use crate::record::{Ending, Record, Recorder, Subject};
+use crate::record::{Ending, Observed, Record, Recorder, Subject};
 use crate::reply;
 use crate::seal::state::StateSeal;
+use crate::status::ClientName;
 
 /// Wakes the task that waits for a request at the moment at which the questions of its server are
 /// due.
@@ -353,6 +354,7 @@ impl ModernRequestHandle {
                 (status.as_u16(), Ending::Failed(failure))
             }
         };
+        let client = ClientOf(&ended.message);
         let subject = Subject {
             destination: &self.destination,
             session: None,
@@ -360,12 +362,23 @@ impl ModernRequestHandle {
             composed: None,
             era: Some(modern::ERA),
             metrics: &*self.metrics,
+            observed: Some(&client),
         };
         let latency = self.clock.now().since(ended.started);
         let response = Written::from(ended.response.clone());
         let route = self.target.take_route(None);
         let record = Record::of_message(&ended.message, status, ending, latency, Some(&response));
         self.recorder.record(&subject, &record.routed(route.as_ref()));
+    }
+}
+
+/// The client of a modern request, which names itself in each message.
+struct ClientOf<'a>(&'a Message);
+
+impl Observed for ClientOf<'_> {
+    fn client_name(&self) -> Option<String> {
+        let client = modern::client(self.0, Principal::anonymous());
+        ClientName::of(client.info.as_deref()?).map(|client| client.to_string())
     }
 }
 

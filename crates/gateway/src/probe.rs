@@ -1,5 +1,6 @@
 //! The probe of `rialto check`: starts a destination, makes the handshake, counts its tools.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +86,32 @@ impl Gateway {
         }
     }
 
+    /// Asks a destination what it has, as a client does: starts its server, if none runs, and reads
+    /// its lists to their ends. Returns what it has shown, as JSON.
+    pub(crate) async fn read_presented(&self, destination: &Endpoint) -> Result<Value, String> {
+        if let Some(why) = destination.upstream.broken() {
+            return Err(why.to_owned());
+        }
+        let session = OwnSession::open(destination, "rialto")?;
+        let welcome = session.welcome().await?;
+        let handle = &session.handle;
+        let mut lists = read_lists(handle, &welcome).await?;
+        let shown = |pointer: &str| welcome.pointer(pointer).cloned().unwrap_or_default();
+        let mut items = |kind: ListKind| lists.remove(kind.member()).unwrap_or_default();
+        Ok(serde_json::json!({
+            "error": null,
+            "era": handle.server_era().map_or("both", |era| era.as_str()),
+            "revision": shown("/result/protocolVersion"),
+            "server": shown("/result/serverInfo"),
+            "instructions": shown("/result/instructions"),
+            "capabilities": shown("/result/capabilities"),
+            "tools": items(ListKind::Tools),
+            "prompts": items(ListKind::Prompts),
+            "resources": items(ListKind::Resources),
+            "resource_templates": items(ListKind::Templates),
+        }))
+    }
+
     async fn probe_one(&self, destination: &Endpoint, reach: Reach) -> Probe {
         let began = self.clock.now();
         let (result, notes) = match destination.upstream.aggregate() {
@@ -158,20 +185,9 @@ async fn present(destination: &Endpoint) -> Result<Presented, String> {
     if let Some(why) = destination.upstream.broken() {
         return Err(why.to_owned());
     }
-    let initialize = format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"rialto-check","version":"{}"}}}}}}"#,
-        Version::NEWEST_LEGACY.as_str(),
-        env!("CARGO_PKG_VERSION"),
-    );
-    let initialize = message(initialize)?;
-    let session = OwnSession::open(destination, &initialize)?;
-    let handle = &session.handle;
+    let session = OwnSession::open(destination, "rialto-check")?;
     let welcome = session.welcome().await?;
-    let _ = handle.take(
-        message(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into())?,
-        Accepts::Json,
-        None,
-    );
+    let handle = &session.handle;
     let text = |pointer: &str| {
         welcome
             .pointer(pointer)
@@ -202,8 +218,9 @@ struct OwnSession<'a> {
 }
 
 impl<'a> OwnSession<'a> {
-    fn open(destination: &'a Endpoint, initialize: &Message) -> Result<Self, String> {
-        let opening = SessionOpen::Initialize(initialize.clone(), Accepts::Json);
+    /// Opens a session for the part of Rialto that has this name.
+    fn open(destination: &'a Endpoint, name: &str) -> Result<Self, String> {
+        let opening = SessionOpen::Initialize(message(hello(name))?, Accepts::Json);
         let principal = Principal::named(Gateway::OWN_PRINCIPAL);
         let (handle, handshake) = destination
             .open(principal, &HeaderMap::new(), opening)
@@ -215,10 +232,16 @@ impl<'a> OwnSession<'a> {
         })
     }
 
-    /// Returns the server's answer to `initialize`.
+    /// Returns the server's answer to `initialize`, and ends the handshake.
     async fn welcome(&self) -> Result<Value, String> {
         let call = self.handshake.ok_or("the handshake could not begin")?;
-        answer_of(self.handle.answer(call).await)
+        let welcome = answer_of(self.handle.answer(call).await)?;
+        let initialized = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+        // If the session has ended meanwhile, the next request tells why.
+        let _ = self
+            .handle
+            .take(message(initialized.to_owned())?, Accepts::Json, None);
+        Ok(welcome)
     }
 }
 
@@ -228,30 +251,66 @@ impl Drop for OwnSession<'_> {
     }
 }
 
-/// Counts the tools, page by page, up to a limit of pages.
+/// Returns the first message of a session.
+fn hello(name: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":{{}},"clientInfo":{{"name":"{name}","version":"{}"}}}}}}"#,
+        Version::NEWEST_LEGACY.as_str(),
+        env!("CARGO_PKG_VERSION"),
+    )
+}
+
 async fn count_tools(handle: &Arc<SessionHandle>) -> Result<usize, String> {
+    read_list(handle, ListKind::Tools).await.map(|tools| tools.len())
+}
+
+/// Reads every list that the server declares, by the names of their members.
+async fn read_lists(
+    handle: &Arc<SessionHandle>,
+    welcome: &Value,
+) -> Result<BTreeMap<&'static str, Vec<Value>>, String> {
+    let mut lists = BTreeMap::new();
+    for kind in ListKind::ALL {
+        let declared = format!("/result/capabilities/{}", kind.capability());
+        if welcome.pointer(&declared).is_none() {
+            continue;
+        }
+        let list = match (read_list(handle, kind).await, kind) {
+            (Ok(list), _) => list,
+            // Many servers have resources and no templates.
+            (Err(_), ListKind::Templates) => Vec::new(),
+            (Err(why), ListKind::Tools | ListKind::Prompts | ListKind::Resources) => return Err(why),
+        };
+        lists.insert(kind.member(), list);
+    }
+    Ok(lists)
+}
+
+/// Reads a list, page by page, up to a limit of pages.
+async fn read_list(handle: &Arc<SessionHandle>, kind: ListKind) -> Result<Vec<Value>, String> {
     const PAGES: usize = 100;
-    let mut count = 0;
+    let mut items = Vec::new();
+    let method = kind.method().name().unwrap_or_default();
     let mut params = "{}".to_owned();
     for _ in 0..PAGES {
-        let request = format!(r#"{{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{params}}}"#);
+        let request = format!(r#"{{"jsonrpc":"2.0","id":2,"method":"{method}","params":{params}}}"#);
         let call = match handle.take(message(request)?, Accepts::Json, None) {
             Ok(Acceptance::Call(call)) => call,
             Ok(Acceptance::Noted | Acceptance::Answered(_)) | Err(_) => {
                 return Err("the session ended".into());
             }
         };
-        let list = answer_of(handle.answer(call).await)?;
-        count += list
-            .pointer("/result/tools")
-            .and_then(Value::as_array)
-            .map_or(0, Vec::len);
+        let mut list = answer_of(handle.answer(call).await)?;
+        let page = list.pointer_mut(&format!("/result/{}", kind.member()));
+        if let Some(Value::Array(page)) = page.map(Value::take) {
+            items.extend(page);
+        }
         match list.pointer("/result/nextCursor") {
+            Some(Value::Null) | None => return Ok(items),
             Some(cursor) => params = serde_json::json!({ "cursor": cursor }).to_string(),
-            None => return Ok(count),
         }
     }
-    Ok(count)
+    Ok(items)
 }
 
 fn message(text: String) -> Result<Message, String> {

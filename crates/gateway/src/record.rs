@@ -7,6 +7,8 @@
 mod call_log;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +18,8 @@ use protocol::message::{Member, Message, Written};
 use protocol::version::Era;
 
 use crate::audit::{self, Audit, AuditRecord, Outcome, RecordSubject, SessionHash};
-use crate::readers::Feed;
+use crate::ended_calls::{EndedCalls, PagePlace};
+use crate::readers::{Admitted, Feed, FeedReader};
 
 /// Takes every record.
 pub(crate) trait RecordListener: std::fmt::Debug + Send + Sync {
@@ -35,6 +38,19 @@ pub(crate) struct Subject<'a> {
     pub(crate) era: Option<Era>,
     /// The destination's own listener.
     pub(crate) metrics: &'a dyn RecordListener,
+    /// Knows what only pages show.
+    pub(crate) observed: Option<&'a dyn Observed>,
+}
+
+/// Knows what is not in a record, since only a page that is open shows it.
+pub(crate) trait Observed {
+    /// Returns what the client calls itself, in one line.
+    fn client_name(&self) -> Option<String>;
+
+    /// Returns what the time of the call went to.
+    fn steps(&self) -> Steps {
+        Steps::default()
+    }
 }
 
 impl Subject<'_> {
@@ -96,6 +112,14 @@ impl Ending<'_> {
         }
     }
 
+    /// Returns whether it is what an operator looks for first.
+    fn has_failed(self) -> bool {
+        match self {
+            Self::Error | Self::Failed(_) | Self::Refused(_) => true,
+            Self::Done | Self::Closed => false,
+        }
+    }
+
     /// Returns the limit for which Rialto refused the request, if it was one.
     fn limit(self) -> Option<&'static str> {
         match self {
@@ -127,6 +151,19 @@ pub(crate) struct Record<'a> {
     pub(crate) response_bytes: u64,
     /// The member of an aggregate that had the call, and what it calls what was called.
     pub(crate) route: Option<&'a Routed>,
+}
+
+/// What the time of a call went to. `None` is what was not observed; all together are its latency.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Steps {
+    /// It waited for its turn.
+    pub(crate) waited: Option<Duration>,
+    /// It waited for its server to start.
+    pub(crate) starting: Option<Duration>,
+    /// The server worked on it, and had not begun to answer.
+    pub(crate) server: Option<Duration>,
+    /// From the first event of the answer to the last.
+    pub(crate) streaming: Option<Duration>,
 }
 
 impl<'a> Record<'a> {
@@ -179,20 +216,44 @@ pub(crate) struct Recorder {
     others: Vec<Arc<dyn RecordListener>>,
     /// Records, as lines of the audit log in server-sent events, for readers that want them.
     events: Feed,
+    /// The same for pages.
+    ended_calls: Arc<EndedCalls>,
+    /// There may be a reader of either.
+    is_watched: AtomicBool,
 }
 
 impl Recorder {
-    pub(crate) fn new(audit: Arc<Audit>, others: Vec<Arc<dyn RecordListener>>) -> Self {
+    pub(crate) fn new(
+        audit: Arc<Audit>,
+        others: Vec<Arc<dyn RecordListener>>,
+        ended_calls: Arc<EndedCalls>,
+    ) -> Self {
         Self {
             audit,
             others,
             events: Feed::default(),
+            ended_calls,
+            is_watched: AtomicBool::new(false),
         }
     }
 
-    /// Returns the feed of ended calls.
-    pub(crate) fn events(&self) -> &Feed {
-        &self.events
+    /// Returns a reader of ended calls, as events.
+    pub(crate) fn subscribe(&self, place: Admitted) -> FeedReader {
+        let reader = self.events.subscribe(place);
+        self.is_watched.store(true, SeqCst);
+        reader
+    }
+
+    /// Returns ended calls for pages, which are noted for as long as the place lives.
+    pub(crate) fn open_page(&self) -> (Arc<EndedCalls>, PagePlace) {
+        let place = self.ended_calls.open_page();
+        self.is_watched.store(true, SeqCst);
+        (Arc::clone(&self.ended_calls), place)
+    }
+
+    /// Returns whether ended calls are read, so that what only readers want pays.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_watched.load(Relaxed)
     }
 
     /// Returns whether records are audited, so that composing a subject beforehand pays.
@@ -206,12 +267,33 @@ impl Recorder {
             listener.handle_record(subject, record);
         }
         call_log::write(subject, record);
+        if self.is_watched() {
+            self.show(subject, record);
+        }
+        self.audit.handle_record(subject, record);
+    }
+
+    /// Shows a record to the readers that there are.
+    #[cold]
+    fn show(&self, subject: &Subject<'_>, record: &Record<'_>) {
         if self.events.is_read() {
             let line = audit_record(subject, record, false, audit::line_of);
             self.events
                 .publish(&Bytes::from(format!("event: call\ndata: {line}\n\n")));
         }
-        self.audit.handle_record(subject, record);
+        if self.ended_calls.is_read() {
+            let has_failed = record.ending.has_failed();
+            self.ended_calls.note(has_failed, || {
+                page_line(subject, record, self.audit.wants_bodies())
+            });
+        }
+        if !self.events.is_read() && !self.ended_calls.is_read() {
+            self.is_watched.store(false, SeqCst);
+            // A reader that came meanwhile is not to wait for the next one.
+            if self.events.is_read() || self.ended_calls.is_read() {
+                self.is_watched.store(true, SeqCst);
+            }
+        }
     }
 }
 
@@ -227,6 +309,28 @@ impl RecordListener for Audit {
         }
         audit_record(subject, record, self.wants_bodies(), |record| self.record(record));
     }
+}
+
+/// Returns a record as pages show it: the line of the audit log, with what only they show.
+fn page_line(subject: &Subject<'_>, record: &Record<'_>, wants_bodies: bool) -> String {
+    let mut line = audit_record(subject, record, wants_bodies, audit::line_with_bodies);
+    // The last brace makes room.
+    line.pop();
+    let milliseconds = |span: Option<Duration>| match span {
+        Some(span) => format!("{:.3}", span.as_secs_f64() * 1000.0),
+        None => "null".to_owned(),
+    };
+    let client = subject.observed.and_then(Observed::client_name);
+    let client = client.map_or(serde_json::Value::Null, serde_json::Value::String);
+    let steps = subject.observed.map(Observed::steps).unwrap_or_default();
+    line.push_str(&format!(
+        r#","client":{client},"waited_ms":{},"starting_ms":{},"server_ms":{},"streaming_ms":{}}}"#,
+        milliseconds(steps.waited),
+        milliseconds(steps.starting),
+        milliseconds(steps.server),
+        milliseconds(steps.streaming),
+    ));
+    line
 }
 
 /// Composes the one description of an ended call that the audit log and readers of events share.

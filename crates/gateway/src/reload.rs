@@ -22,6 +22,7 @@ use crate::active_config::{self, ActiveConfig, ReloadError};
 use crate::endpoint::{CloseReason, Endpoint, SharedState};
 use crate::gateway::Gateway;
 use crate::guard::origin::OriginGuard;
+use crate::guard::page::PageAccess;
 use crate::offer_store::OfferStore;
 use crate::settings::{BackendSpec, Settings};
 use crate::tasks;
@@ -138,6 +139,7 @@ impl Gateway {
         self.set_config(ActiveConfig {
             origins: OriginGuard::new(settings, self.listen),
             guard: Arc::clone(&guard),
+            page: PageAccess::of(settings, self.listen),
             root: settings
                 .root_destination
                 .as_ref()

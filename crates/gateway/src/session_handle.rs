@@ -36,7 +36,7 @@ use crate::guard::limits::Permit;
 use crate::guard::rate::Allowance;
 use crate::instance::{Instance, InstanceUser, Reservation};
 use crate::metrics::DestinationMetrics;
-use crate::record::{self, Ending, Record, Recorder, Subject};
+use crate::record::{self, Ending, Observed, Record, Recorder, Subject};
 use crate::reply;
 use crate::session_store::RecordHandle;
 use crate::status::{ClientName, SessionStatus};
@@ -538,8 +538,16 @@ impl SessionHandle {
             composed: self.composed.as_deref(),
             era: Some(legacy::ERA),
             metrics: &*self.metrics,
+            observed: Some(self),
         };
         self.recorder.record(&subject, record);
+    }
+}
+
+impl Observed for SessionHandle {
+    fn client_name(&self) -> Option<String> {
+        let info = self.lock().session.client().info.clone();
+        ClientName::of(info.as_deref()?).map(|client| client.to_string())
     }
 }
 
@@ -697,7 +705,8 @@ mod tests {
             clock.now(),
             Version::NEWEST_LEGACY,
         );
-        let recorder = Arc::new(Recorder::new(Arc::new(Audit::off()), Vec::new()));
+        let ended_calls = Arc::new(crate::ended_calls::EndedCalls::new(Clock::new(), 0));
+        let recorder = Arc::new(Recorder::new(Arc::new(Audit::off()), Vec::new(), ended_calls));
         SessionHandle::new(
             "id".to_owned(),
             destination,

@@ -91,6 +91,8 @@ pub struct Settings {
     pub limits: LimitSettings,
     /// Whether `/metrics` answers.
     pub metrics: bool,
+    /// Whether there is a page at `/ui/`, where there may be one.
+    pub ui: bool,
     pub audit: AuditSettings,
     pub destinations: Vec<Destination>,
     /// The destination that also answers at the bare `/mcp` (the one of `rialto serve -- COMMAND`).

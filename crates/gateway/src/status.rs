@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::aggregate::{MemberName, MemberState};
-use protocol::exchange::{BackendError, Blame};
+use protocol::exchange::{BackendError, Blame, SessionKey};
 use protocol::multiplexer::Counters;
 use protocol::version::Era;
 
@@ -131,6 +131,19 @@ pub(crate) struct DestinationStatus {
     pub(crate) recent: Figures,
     /// The sessions, if the snapshot holds them.
     pub(crate) session_list: Vec<SessionStatus>,
+    /// Questions that clients have not answered.
+    pub(crate) questions: Vec<QuestionStatus>,
+    /// The names of tools that clients may use, and may not, as configured. `None`: all.
+    pub(crate) policy: Option<(Vec<String>, Vec<String>)>,
+}
+
+/// One question without an answer.
+#[derive(Debug)]
+pub(crate) struct QuestionStatus {
+    pub(crate) method: &'static str,
+    pub(crate) age: Duration,
+    /// What logs call the session that it was put to; `None` for a modern request.
+    pub(crate) session: Option<String>,
 }
 
 /// The state of an aggregate's members.
@@ -194,6 +207,15 @@ pub(crate) struct SessionStatus {
 pub(crate) struct ClientName {
     pub(crate) name: String,
     pub(crate) version: Option<String>,
+}
+
+impl std::fmt::Display for ClientName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.version {
+            Some(version) => write!(f, "{} {version}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
 }
 
 impl ClientName {
@@ -323,6 +345,8 @@ pub(crate) struct Depths {
     pub(crate) open_calls: usize,
     pub(crate) waiting_calls: usize,
     pub(crate) open_questions: usize,
+    /// Each of them: who is asked, by which method, and for how long.
+    pub(crate) questions: Vec<(SessionKey, &'static str, Duration)>,
     pub(crate) outgoing_bytes: usize,
     pub(crate) counters: Counters,
 }
@@ -399,6 +423,7 @@ impl DestinationStatus {
     /// are counted with those of its successor already.
     pub(crate) fn add_draining(&mut self, draining: Self) {
         self.session_list.extend(draining.session_list);
+        self.questions.extend(draining.questions);
         self.sessions += draining.sessions;
         self.parked += draining.parked;
         self.listens += draining.listens;

@@ -29,6 +29,11 @@ impl Browser {
         Self::opened_by(|url| open::that_detached(url.as_str()))
     }
 
+    /// Opens a page in the browser of the desktop.
+    pub fn open(url: &Url) -> std::io::Result<()> {
+        open::that_detached(url.as_str())
+    }
+
     /// Returns a browser whose pages this function opens. The function may block.
     pub fn opened_by(open: impl Fn(&Url) -> std::io::Result<()> + Send + Sync + 'static) -> Self {
         Self {

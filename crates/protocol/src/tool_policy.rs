@@ -23,6 +23,13 @@ pub struct Glob {
     rest: Vec<char>,
 }
 
+impl std::fmt::Display for Glob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.literal)?;
+        self.rest.iter().try_for_each(|part| write!(f, "{part}"))
+    }
+}
+
 impl Glob {
     /// `None` for a pattern that no name could match: an empty one.
     pub fn parse(pattern: &str) -> Option<Self> {

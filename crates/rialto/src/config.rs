@@ -369,6 +369,7 @@ fn complete(
                 auth: globals.auth,
                 limits: globals.limits,
                 metrics: globals.metrics,
+                ui: globals.ui,
                 audit: globals.audit,
                 destinations,
                 root_destination,

@@ -88,6 +88,9 @@ pub(crate) enum Invocation {
     /// Show the messages between Rialto and a server, live, as JSON lines
     #[command(after_help = examples::TAP)]
     Tap(looking::TapFlags),
+    /// Open the page of a gateway in the browser
+    #[command(after_help = examples::UI)]
+    Ui(looking::UiFlags),
     /// List the tools of a server
     #[command(after_help = examples::TOOLS)]
     Tools(looking::ToolsFlags),
@@ -170,6 +173,9 @@ pub struct ServeFlags {
     /// Let `rialto ps`, `attach` and other commands of this user reach the gateway [env: RIALTO_ADMIN_SOCKET] [default: on]
     #[arg(long, value_name = "on|off", help_heading = "Network")]
     pub(crate) admin_socket: Option<String>,
+    /// Show what goes on to browsers of this machine, at /ui/ [env: RIALTO_UI] [default: on]
+    #[arg(long, value_name = "on|off", help_heading = "Network")]
+    pub(crate) ui: Option<String>,
     /// End when no client was connected for this long [env: RIALTO_IDLE_EXIT]
     #[arg(long, value_name = "DURATION", help_heading = "Network")]
     pub(crate) idle_exit: Option<String>,

@@ -15,6 +15,7 @@ pub(crate) mod import;
 pub(crate) mod install;
 pub(crate) mod location;
 mod merge;
+pub(crate) mod overview;
 mod own_command;
 pub(crate) mod plain;
 mod program;

@@ -81,6 +81,7 @@ pub fn run() -> ExitCode {
         Invocation::Ps(flags) => looking::ps(&flags, &environment),
         Invocation::Top(flags) => looking::top(&flags, &environment),
         Invocation::Tap(flags) => looking::tap(&flags, &environment),
+        Invocation::Ui(flags) => looking::ui(&flags, &environment),
         Invocation::Tools(flags) => trying::tools(&flags, &environment),
         Invocation::Call(flags) => trying::call(&flags, &environment),
         Invocation::Attach(flags) => attach::run(&flags, &environment),

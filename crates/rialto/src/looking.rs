@@ -1,5 +1,6 @@
 //! `rialto ps`, `rialto top` and `rialto tap`: what runs now, from the admin sockets of this user.
 
+mod page;
 pub(crate) mod table;
 mod top;
 
@@ -14,6 +15,7 @@ use crate::config::Environment;
 use crate::flags::looking::{PsFlags, TapFlags, TopFlags};
 use crate::terminal::text::Style;
 use crate::{exit, fail};
+pub(crate) use page::ui;
 use table::{Shape, Table};
 
 /// The error where no gateway answers.

@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 use crate::admin_socket::{Bound, Directory};
 use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
 use crate::flags::ServeFlags;
+use crate::hosts::overview::OwnHosts;
 use crate::terminal::Terminal;
 use crate::{exit, fail, traces};
 use reload::{Reloader, Watch};
@@ -227,6 +228,9 @@ async fn serve(
             .then(|| format!("{}://{}", scheme(settings), reachable(address))),
         config: config.and_then(|path| std::path::absolute(path).ok()),
     });
+    if listening.is_some() {
+        gateway.show_set_up(Arc::new(OwnHosts::of(environment)));
+    }
     match &listening {
         Some(listening) => {
             let socket = match listening {
@@ -244,12 +248,16 @@ async fn serve(
             // If stderr is closed, the line is lost, and not needed.
             let _ = std::io::stderr()
                 .lock()
-                .write_all(greeting(settings, address).as_bytes());
+                .write_all(greeting(settings, address, gateway.has_page()).as_bytes());
         }
         (None, LogFormat::Json) => {
             for destination in &settings.destinations {
                 let url = format!("{}://{address}/{}/mcp", scheme(settings), destination.name);
                 tracing::info!(destination = %destination.name, url, "serving");
+            }
+            if gateway.has_page() {
+                let url = format!("{}://{}/ui/", scheme(settings), reachable(address));
+                tracing::info!(url, "page");
             }
         }
     }
@@ -421,7 +429,7 @@ fn reachable(address: SocketAddr) -> String {
 }
 
 /// Returns what a person sees first: where everything is, and what to paste into a client.
-fn greeting(settings: &Settings, address: SocketAddr) -> String {
+fn greeting(settings: &Settings, address: SocketAddr, has_page: bool) -> String {
     let host = reachable(address);
     let scheme = scheme(settings);
     let mut text = String::from("\n");
@@ -453,6 +461,9 @@ fn greeting(settings: &Settings, address: SocketAddr) -> String {
     if let Some(root) = &settings.root_destination {
         let _ = writeln!(text, "  {scheme}://{host}/mcp   (the same as /{root}/mcp)");
     }
+    if has_page {
+        let _ = writeln!(text, "  {scheme}://{host}/ui/   (what goes on, for browsers)");
+    }
     // One URL for everything is the one to paste.
     let is_aggregate = |destination: &&Destination| matches!(destination.backend, BackendSpec::Aggregate(_));
     let aggregate = settings.destinations.iter().find(is_aggregate);
@@ -478,10 +489,11 @@ mod tests {
         let settings = config::settings(&flags, &Environment::default())
             .unwrap()
             .settings;
-        let text = greeting(&settings, "127.0.0.1:4711".parse().unwrap());
+        let text = greeting(&settings, "127.0.0.1:4711".parse().unwrap(), true);
         for part in [
             "http://127.0.0.1:4711/demo/mcp",
             "http://127.0.0.1:4711/mcp",
+            "http://127.0.0.1:4711/ui/",
             "mcpServers",
         ] {
             assert!(text.contains(part), "{text}");
@@ -497,7 +509,7 @@ mod tests {
         let settings = config::settings(&flags, &Environment::default())
             .unwrap()
             .settings;
-        let text = greeting(&settings, "127.0.0.1:4711".parse().unwrap());
+        let text = greeting(&settings, "127.0.0.1:4711".parse().unwrap(), true);
         assert!(
             text.contains("weather-server") && !text.contains("geheim"),
             "{text}"

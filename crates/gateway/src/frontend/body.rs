@@ -19,6 +19,7 @@ use super::forwarding::ForwardedBody;
 use super::http_sse::OldEvents;
 use super::keep_alive::KeepAlive;
 use super::modern::ModernRequestEvents;
+use super::page::PageEvents;
 use crate::buffered::{Buffered, Hold, Piece, SMALL};
 use crate::guard::connections::InFlight;
 use crate::guard::limits::Permit;
@@ -66,6 +67,8 @@ enum Kind {
     Events(Box<Events>),
     ModernRequest(Box<ModernRequestEvents>),
     Old(Box<OldEvents>),
+    /// What a page is shown.
+    Page(Box<PageEvents>),
     /// The response of another replica.
     Forwarded(Box<ForwardedBody>),
 }
@@ -98,6 +101,10 @@ impl Body {
         Self::of(Kind::ModernRequest(Box::new(events)))
     }
 
+    pub(super) fn page(events: PageEvents) -> Self {
+        Self::of(Kind::Page(Box::new(events)))
+    }
+
     pub(super) fn forwarded(body: ForwardedBody) -> Self {
         Self::of(Kind::Forwarded(Box::new(body)))
     }
@@ -122,7 +129,9 @@ impl Body {
                 Some(bytes)
             }
             Kind::Held(..) => return,
-            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) | Kind::Forwarded(_) => None,
+            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) | Kind::Page(_) | Kind::Forwarded(_) => {
+                None
+            }
         };
         let Some(counted) = counted() else {
             return;
@@ -147,7 +156,7 @@ impl Body {
         match &self.kind {
             Kind::Whole(bytes) => bytes.len(),
             Kind::Pieces(pieces) | Kind::Held(pieces, _) => pieces.iter().map(Bytes::len).sum(),
-            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) | Kind::Forwarded(_) => 0,
+            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) | Kind::Page(_) | Kind::Forwarded(_) => 0,
         }
     }
 
@@ -285,6 +294,7 @@ impl http_body::Body for Body {
             Kind::Events(events) => events.poll_chunk(context),
             Kind::ModernRequest(events) => events.poll_chunk(context),
             Kind::Old(events) => events.poll_chunk(context),
+            Kind::Page(events) => events.poll_chunk(context),
             Kind::Forwarded(body) => body.poll_chunk(context),
         };
         if let (Poll::Ready(Some(bytes)), Some(counted)) = (&chunk, &this.counted)
@@ -302,6 +312,7 @@ impl http_body::Body for Body {
             Kind::Events(events) => events.ended,
             Kind::ModernRequest(events) => events.is_ended(),
             Kind::Old(events) => events.is_ended(),
+            Kind::Page(events) => events.is_ended(),
             Kind::Forwarded(body) => body.is_ended(),
         }
     }
@@ -311,7 +322,7 @@ impl http_body::Body for Body {
             Kind::Whole(_) | Kind::Pieces(_) | Kind::Held(..) => {
                 SizeHint::with_exact(self.bytes_left() as u64)
             }
-            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) | Kind::Forwarded(_) => {
+            Kind::Events(_) | Kind::ModernRequest(_) | Kind::Old(_) | Kind::Page(_) | Kind::Forwarded(_) => {
                 SizeHint::default()
             }
         }

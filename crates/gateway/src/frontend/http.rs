@@ -25,6 +25,7 @@ use super::cors;
 use super::head::Head;
 use super::http_sse::OldPath;
 use super::lingering::UnreadFlag;
+use super::page;
 use super::request_body::RequestBody;
 use crate::active_config::ActiveConfig;
 use crate::attachment::ATTACHED;
@@ -34,6 +35,7 @@ use crate::frontend::respond;
 use crate::gateway::Gateway;
 use crate::guard::connections::ConnectionSlot;
 use crate::guard::limits::{Account, Permit, Sharer};
+use crate::guard::page::PageAccess;
 use crate::guard::resource::EndpointPath;
 use crate::guard::{Admission, AuthRequest, AuthTarget, Caller};
 use crate::peer::Forwarded;
@@ -102,6 +104,34 @@ impl RequestSource for FromClient<'_> {
     }
 }
 
+/// A request that came to the page for an endpoint.
+struct FromPage<'a, S> {
+    source: &'a S,
+    caller: Arc<Caller>,
+}
+
+impl<S: RequestSource> RequestSource for FromPage<'_, S> {
+    fn peer(&self) -> SocketAddr {
+        self.source.peer()
+    }
+
+    fn handle_authenticated(&self) {
+        self.source.handle_authenticated();
+    }
+
+    fn abort_handle(&self) -> Option<&AbortHandle> {
+        self.source.abort_handle()
+    }
+
+    fn forwarded(&self) -> Option<&Forwarded> {
+        None
+    }
+
+    fn admitted(&self) -> Option<&Arc<Caller>> {
+        Some(&self.caller)
+    }
+}
+
 /// Where a path leads.
 enum Route {
     Health,
@@ -114,6 +144,8 @@ enum Route {
     OldTransport(Arc<Endpoint>, OldPath),
     /// `/sign-in/TICKET`: where a user signs in at a server.
     SignIn(String),
+    /// `/ui`: the page, and what it asks.
+    Page,
     Nowhere,
 }
 
@@ -127,7 +159,9 @@ impl Route {
             Self::Mcp(..) => MCP_METHODS,
             Self::OldTransport(_, path) => path.methods(),
             Self::SignIn(_) => "GET",
-            Self::Health | Self::Ready | Self::Metrics | Self::Metadata(..) | Self::Nowhere => READING,
+            Self::Health | Self::Ready | Self::Metrics | Self::Metadata(..) | Self::Page | Self::Nowhere => {
+                READING
+            }
         }
     }
 }
@@ -162,6 +196,8 @@ impl Gateway {
             parts.headers.remove(FORWARDED);
             // And only the admin socket tells where a server is to run.
             parts.headers.remove(ATTACHED);
+            // No page of another origin reads the page.
+            let origin = origin.filter(|_| !page::has(parts.uri.path()));
             let source = FromClient { peer, slot: &slot };
             let mut response = self
                 .route(&config, &mut parts, &mut body, &source, origin.is_some())
@@ -225,6 +261,7 @@ impl Gateway {
             | Route::Metadata(..)
             | Route::OldTransport(..)
             | Route::SignIn(_)
+            | Route::Page
             | Route::Nowhere => None,
         }
     }
@@ -246,7 +283,7 @@ impl Gateway {
     }
 
     pub(super) async fn route(
-        &self,
+        self: &Arc<Self>,
         config: &ActiveConfig,
         parts: &mut Parts,
         body: &mut RequestBody,
@@ -255,6 +292,10 @@ impl Gateway {
     ) -> Response<Body> {
         let from = (source.peer(), source.admitted());
         let route = find(self, config, parts.uri.path());
+        if matches!(route, Route::Page) {
+            // Boxed, since it is rare.
+            return Box::pin(self.answer_page(config, parts, body, source)).await;
+        }
         // A preflight request has no credentials.
         if cross_origin && cors::is_preflight(&parts.method, &parts.headers) {
             return match route {
@@ -322,64 +363,113 @@ impl Gateway {
                     Err(refused) => refused,
                 }
             }
+            // It was answered above.
+            Route::Page => self.reject(&Refusal::UnknownPath),
             Route::Mcp(destination, endpoint_path) => {
-                let context = match self
-                    .admit(config, &destination, endpoint_path, parts, source)
+                self.answer_mcp(config, (&destination, endpoint_path), parts, body, source)
                     .await
-                {
-                    Ok(context) => context,
-                    Err(refused) => return refused,
-                };
-                let mut response = match parts.method {
-                    Method::POST => {
-                        // The URI would keep the connection's read buffer alive while the call
-                        // runs.
-                        parts.uri = Uri::default();
-                        // By far the largest future: boxed, so that other connections reserve no
-                        // memory for it.
-                        Box::pin(context.post(&mut parts.headers, body)).await
-                    }
-                    // Boxed, since it is rare.
-                    Method::GET | Method::DELETE if destination.placed_server().is_some() => {
-                        Box::pin(context.act_placed(&parts.method, &Head::of(&parts.headers))).await
-                    }
-                    Method::GET | Method::DELETE => {
-                        let head = Head::of(&parts.headers);
-                        let acted = match parts.method {
-                            Method::DELETE => context.delete(&head),
-                            _ => context.get(&head),
-                        };
-                        match acted {
-                            Ok(response) => response,
-                            // Boxed, since it is rare.
-                            Err(refusal) if context.may_restore(&refusal) => {
-                                Box::pin(context.act_located(&parts.method, &head)).await
-                            }
-                            Err(refusal) => context.refuse(parts.method.as_str(), &refusal.into()),
-                        }
-                    }
-                    Method::PUT
-                    | Method::PATCH
-                    | Method::HEAD
-                    | Method::OPTIONS
-                    | Method::TRACE
-                    | Method::CONNECT => self.reject(&Refusal::WrongMethod { allow: MCP_METHODS }),
-                    _ => self.reject(&Refusal::UnknownMethod),
-                };
-                // Streams count what they send as they send it.
-                let sent = response.body().size_hint().exact().unwrap_or(0);
+            }
+        }
+    }
+
+    /// Answers a request for the page, or for an endpoint by way of the page.
+    async fn answer_page(
+        self: &Arc<Self>,
+        config: &ActiveConfig,
+        parts: &mut Parts,
+        body: &mut RequestBody,
+        source: &impl RequestSource,
+    ) -> Response<Body> {
+        if source.forwarded().is_some() {
+            // A replica answers for itself alone.
+            return self.reject(&Refusal::UnknownPath);
+        }
+        let origin = page::Origin {
+            peer: source.peer(),
+            admitted: source.admitted(),
+            connection: source.abort_handle().cloned(),
+        };
+        match page::answer(self, config, parts, body, origin).await {
+            page::Answer::Response(response) => {
+                source.handle_authenticated();
                 response
-                    .body_mut()
-                    .count(|| context.counted(source.abort_handle()));
-                destination.metrics.bytes_sent.fetch_add(sent, Relaxed);
+            }
+            page::Answer::Endpoint(destination, caller) => {
+                let by_page = FromPage { source, caller };
+                let at = (&destination, EndpointPath::Named);
+                let mut response = self.answer_mcp(config, at, parts, body, &by_page).await;
+                let headers = response.headers_mut();
+                let nosniff = header::HeaderValue::from_static("nosniff");
+                headers.insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
                 response
             }
         }
     }
 
+    /// Answers a request for the endpoint of a destination.
+    async fn answer_mcp(
+        &self,
+        config: &ActiveConfig,
+        (destination, endpoint_path): (&Arc<Endpoint>, EndpointPath),
+        parts: &mut Parts,
+        body: &mut RequestBody,
+        source: &impl RequestSource,
+    ) -> Response<Body> {
+        let context = match self
+            .admit(config, destination, endpoint_path, parts, source)
+            .await
+        {
+            Ok(context) => context,
+            Err(refused) => return refused,
+        };
+        let mut response = match parts.method {
+            Method::POST => {
+                // The URI would keep the connection's read buffer alive while the call
+                // runs.
+                parts.uri = Uri::default();
+                // By far the largest future: boxed, so that other connections reserve no
+                // memory for it.
+                Box::pin(context.post(&mut parts.headers, body)).await
+            }
+            // Boxed, since it is rare.
+            Method::GET | Method::DELETE if destination.placed_server().is_some() => {
+                Box::pin(context.act_placed(&parts.method, &Head::of(&parts.headers))).await
+            }
+            Method::GET | Method::DELETE => {
+                let head = Head::of(&parts.headers);
+                let acted = match parts.method {
+                    Method::DELETE => context.delete(&head),
+                    _ => context.get(&head),
+                };
+                match acted {
+                    Ok(response) => response,
+                    // Boxed, since it is rare.
+                    Err(refusal) if context.may_restore(&refusal) => {
+                        Box::pin(context.act_located(&parts.method, &head)).await
+                    }
+                    Err(refusal) => context.refuse(parts.method.as_str(), &refusal.into()),
+                }
+            }
+            Method::PUT
+            | Method::PATCH
+            | Method::HEAD
+            | Method::OPTIONS
+            | Method::TRACE
+            | Method::CONNECT => self.reject(&Refusal::WrongMethod { allow: MCP_METHODS }),
+            _ => self.reject(&Refusal::UnknownMethod),
+        };
+        // Streams count what they send as they send it.
+        let sent = response.body().size_hint().exact().unwrap_or(0);
+        response
+            .body_mut()
+            .count(|| context.counted(source.abort_handle()));
+        destination.metrics.bytes_sent.fetch_add(sent, Relaxed);
+        response
+    }
+
     /// Authenticates a request. Unknown credentials are counted, and beyond the limit per minute
     /// their address gets 429 instead of 401.
-    async fn authenticate(
+    pub(super) async fn authenticate(
         &self,
         config: &ActiveConfig,
         parts: &Parts,
@@ -517,6 +607,7 @@ fn find(gateway: &Gateway, config: &ActiveConfig, path: &str) -> Route {
     let old = |name: &str, path| named(name).map_or(Route::Nowhere, |found| Route::OldTransport(found, path));
     let mut segments = path.strip_prefix('/').unwrap_or_default().split('/');
     match (segments.next(), segments.next(), segments.next()) {
+        (Some("ui"), ..) if config.page != PageAccess::Off => Route::Page,
         (Some("health"), None, None) => Route::Health,
         (Some("ready"), None, None) => Route::Ready,
         (Some("metrics"), None, None) if gateway.shows_metrics => Route::Metrics,
@@ -737,6 +828,7 @@ impl RequestContext<'_> {
             composed: None,
             era: None,
             metrics: &*self.destination.metrics,
+            observed: None,
         };
         let record = Record::of_closing(http_method, status, self.elapsed(), 0);
         self.destination.recorder().record(&subject, &record);
@@ -767,6 +859,7 @@ impl RequestContext<'_> {
             composed: None,
             era: None,
             metrics: &*self.destination.metrics,
+            observed: None,
         };
         let record = Record {
             http_method,

@@ -116,6 +116,11 @@ impl Claims {
             .filter(|scope| accepted.scopes.contains(*scope))
             .map(str::to_owned)
             .collect();
+        let scopes: BTreeSet<String> = scopes;
+        let is_admin = accepted
+            .admin_scope
+            .as_ref()
+            .is_some_and(|needed| scopes.contains(needed));
         let audiences = words("aud");
         let is_named = |names: &Vec<String>| names.iter().any(|name| audiences.contains(&name.as_str()));
         let destinations = accepted.audiences.iter().filter(|(_, names)| is_named(names));
@@ -133,6 +138,7 @@ impl Claims {
             granted: Granted::Scopes(scopes),
             destinations: Some(destinations.map(|(name, _)| name.clone()).collect()),
             until: expires.and_then(|expires| expires.checked_add(LEEWAY)),
+            is_admin,
         };
         Ok(Self {
             caller: Arc::new(caller),
@@ -192,6 +198,8 @@ struct AcceptedClaims {
     audiences: BTreeMap<String, Vec<String>>,
     /// The scopes that any use needs.
     scopes: BTreeSet<String>,
+    /// The scope of those that may see the page.
+    admin_scope: Option<String>,
 }
 
 /// Verifies the tokens of one issuer.
@@ -265,6 +273,10 @@ impl JwtVerifier {
             accepted: AcceptedClaims {
                 audiences,
                 scopes: needed_scopes(settings),
+                admin_scope: settings
+                    .admin_scope
+                    .as_ref()
+                    .map(|scope| scope.as_str().to_owned()),
             },
             remembered: Mutex::default(),
         }
@@ -272,6 +284,11 @@ impl JwtVerifier {
 
     pub(crate) fn issuer(&self) -> &Arc<Issuer> {
         &self.issuer
+    }
+
+    /// Returns the scope of those that may see the page, if there is one.
+    pub(crate) fn admin_scope(&self) -> Option<&str> {
+        self.accepted.admin_scope.as_deref()
     }
 
     /// Judges a token by what was found out about it, as long as the keys hold that it was checked
@@ -389,7 +406,7 @@ fn is_of_another_kind(claims: &Value) -> bool {
 /// Returns every scope that a rule names.
 fn needed_scopes(settings: &JwtSettings) -> BTreeSet<String> {
     let of_uses = settings.scopes_for.values().flatten();
-    let scopes = settings.scopes.iter().chain(of_uses);
+    let scopes = settings.scopes.iter().chain(of_uses).chain(&settings.admin_scope);
     scopes.map(|scope| scope.as_str().to_owned()).collect()
 }
 
@@ -585,6 +602,7 @@ mod tests {
             types: BTreeSet::new(),
             scopes: Vec::new(),
             scopes_for: BTreeMap::new(),
+            admin_scope: None,
         };
         let audiences = [("demo".to_owned(), vec!["https://x/demo/mcp".to_owned()])];
         JwtVerifier::new(&settings, audiences.into(), Clock::new())

@@ -41,6 +41,11 @@ impl Resources {
         Self { base }
     }
 
+    /// Returns the origin of all of them.
+    pub(crate) fn origin(&self) -> &str {
+        self.base.origin()
+    }
+
     /// Returns the resource's identifier: the address that clients use.
     pub(crate) fn name(&self, destination: &str, endpoint_path: EndpointPath) -> String {
         format!(

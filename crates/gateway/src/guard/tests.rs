@@ -13,6 +13,7 @@ fn token(name: &str, token: &str) -> StaticToken {
         hash: tokens::hash_of(token.as_bytes()),
         destinations: Some(["demo".to_owned()].into()),
         expires: None,
+        admin: false,
     }
 }
 

@@ -39,6 +39,7 @@ impl StaticTokens {
             let caller = Caller {
                 until: token.expires,
                 destinations: token.destinations.clone(),
+                is_admin: token.admin,
                 ..Caller::unlimited(Principal::named(token.name.as_str()))
             };
             (token.clone(), Arc::new(caller))
@@ -136,6 +137,7 @@ mod tests {
             hash: hash_of(token.as_bytes()),
             destinations: None,
             expires: None,
+            admin: false,
         }
     }
 

@@ -38,6 +38,8 @@ pub struct StaticToken {
     /// The destinations it is valid for; all by default.
     pub destinations: Option<BTreeSet<String>>,
     pub expires: Option<SystemTime>,
+    /// Its bearer may see the page, and act there.
+    pub admin: bool,
 }
 
 /// What the bearer of a token is called. Never `anonymous`, and never with the `#` that stands
@@ -124,6 +126,8 @@ pub struct JwtSettings {
     pub scopes: Vec<Scope>,
     /// What a method, or a tool, needs besides.
     pub scopes_for: BTreeMap<ScopedUse, Vec<Scope>>,
+    /// What lets a caller see the page, and act there. Without it no caller of the issuer may.
+    pub admin_scope: Option<Scope>,
 }
 
 impl JwtSettings {

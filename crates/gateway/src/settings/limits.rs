@@ -46,6 +46,8 @@ pub struct LimitSettings {
     pub buffered_bytes_per_principal: Option<usize>,
     /// Events that one session keeps.
     pub buffered_bytes_per_session: usize,
+    /// What is kept of ended calls for the page.
+    pub ended_calls_bytes: usize,
     /// The proxies whose `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<Network>,
 }
@@ -72,6 +74,7 @@ impl Default for LimitSettings {
             buffered_bytes: 256 << 20,
             buffered_bytes_per_principal: None,
             buffered_bytes_per_session: 32 << 20,
+            ended_calls_bytes: 1 << 20,
             trusted_proxies: Vec::new(),
         }
     }

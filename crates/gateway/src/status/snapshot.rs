@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use super::{
-    Depths, DestinationStatus, Health, HealthKind, LimitHit, LimitLevel, Serves, SessionStatus, Status,
+    Depths, DestinationStatus, Health, HealthKind, LimitHit, LimitLevel, QuestionStatus, Serves,
+    SessionStatus, Status,
 };
 use crate::platform::{self, GroupFigures};
 use crate::settings::{Sharing, Start};
@@ -25,6 +26,8 @@ pub(crate) struct Facts {
     pub(crate) up: Duration,
     /// Where clients reach it, if it has a listener.
     pub(crate) url: Option<String>,
+    /// The address of its page, if it has one.
+    pub(crate) ui: Option<String>,
     /// The file that describes its destinations.
     pub(crate) config: Option<PathBuf>,
     /// Readers of events and messages, and how many were dropped because they were slow.
@@ -52,6 +55,7 @@ impl Status {
             "taken_at": humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
             "up_ms": milliseconds(facts.up),
             "url": facts.url,
+            "ui": facts.ui,
             "config": facts.config.as_ref().map(|path| path.to_string_lossy()),
             "ready": self.is_ready,
             "draining": self.is_draining,
@@ -134,6 +138,12 @@ impl DestinationStatus {
             }),
             "era": era.map(|era| era.as_str()),
             "tools": self.tools,
+            "tools_known": match self.tools {
+                Some(_) => "listed",
+                None => "not asked yet",
+            },
+            "withheld": self.members.as_ref().map(|members| &members.withheld),
+            "policy": self.policy.as_ref().map(|(allow, deny)| json!({ "allow": allow, "deny": deny })),
             "sessions": self.sessions,
             "sessions_restored": self.restored,
             "parked": self.parked,
@@ -145,6 +155,7 @@ impl DestinationStatus {
                 "ended": self.ended,
             },
             "open_questions": sum(|instance| instance.open_questions),
+            "question_list": self.questions.iter().map(QuestionStatus::snapshot).collect::<Vec<_>>(),
             "queued_bytes": sum(|instance| instance.outgoing_bytes),
             "recent": self.recent(),
             "failures": self.failures(),
@@ -218,6 +229,16 @@ impl Depths {
             "calls": { "in_flight": self.open_calls, "waiting": self.waiting_calls },
             "open_questions": self.open_questions,
             "queued_bytes": self.outgoing_bytes,
+        })
+    }
+}
+
+impl QuestionStatus {
+    fn snapshot(&self) -> Value {
+        json!({
+            "method": self.method,
+            "age_ms": milliseconds(self.age),
+            "session": self.session,
         })
     }
 }

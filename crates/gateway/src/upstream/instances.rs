@@ -27,7 +27,7 @@ use crate::instance::{Instance, Reservation};
 use crate::reply::Refusal;
 use crate::settings::{BackendSpec, Capabilities, ProcessSpec, Projects, Secret, Sharing};
 use crate::status::{Health, Serves};
-use crate::tasks;
+use crate::{page_cookie, tasks};
 
 /// The pause before a supervisor that panicked begins anew.
 const AFTER_PANIC: Duration = Duration::from_millis(500);
@@ -146,7 +146,7 @@ impl Upstream {
             let mut values = headers.get_all(header).iter();
             let value = values.next()?;
             let read = match (value.to_str(), values.next()) {
-                (Ok(value), None) => Ok((name.to_owned(), Secret::new(value))),
+                (Ok(value), None) => Ok((name.to_owned(), Secret::new(page_cookie::without(header, value)))),
                 (Ok(_), Some(_)) | (Err(_), _) => Err(Refusal::UnclearHeader(header.to_owned())),
             };
             Some(read)

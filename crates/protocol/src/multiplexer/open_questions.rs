@@ -20,6 +20,10 @@ impl OpenQuestions {
         self.open.len()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &OpenQuestion> {
+        self.open.values()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }

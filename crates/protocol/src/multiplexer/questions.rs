@@ -1,6 +1,8 @@
 //! Questions of the server: which session each is put to, and how it is answered, refused or
 //! withdrawn.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::Multiplexer;
@@ -41,6 +43,15 @@ impl Multiplexer {
             + self.undeclared.len()
             + self.tasks.open_inputs()
             + self.roots.open()
+    }
+
+    /// Returns the questions that were put to clients: to which session, by which method, and how
+    /// long ago.
+    pub fn question_list(&self, now: Moment) -> impl Iterator<Item = (SessionKey, &'static str, Duration)> {
+        self.ledger.questions.iter().map(move |open| {
+            let method = open.method.name().unwrap_or("other");
+            (open.session, method, now.since(open.asked))
+        })
     }
 
     // From the server.
@@ -146,6 +157,7 @@ impl Multiplexer {
             wire,
             origin,
             method: message.method(),
+            asked: now,
             deadline,
         });
         self.ledger.wake_by(deadline);

@@ -284,6 +284,7 @@ pub(super) struct OpenQuestion {
     pub(super) wire: Option<WireId>,
     pub(super) origin: QuestionOrigin,
     pub(super) method: Method,
+    pub(super) asked: Moment,
     pub(super) deadline: Moment,
 }
 

@@ -182,12 +182,17 @@ fn token(mut fields: Fields<'_, '_>) -> Option<StaticToken> {
         .list("destinations")
         .map(|names| names.into_iter().map(|given| given.text).collect());
     let expires = fields.parsed("expires", moment);
+    let admin = fields.parsed("admin", quantity::truth).unwrap_or(false);
+    if admin && destinations.is_some() {
+        fields.fail("the page shows every destination: write `admin` or `destinations`, not both");
+    }
     fields.finish();
     let token = StaticToken {
         name: name?,
         hash: hash?,
         destinations,
         expires,
+        admin,
     };
     Some(token)
 }
@@ -204,6 +209,7 @@ fn bare_token(walk: &Walk<'_>, given: &Given) -> Option<StaticToken> {
         hash,
         destinations: None,
         expires: None,
+        admin: false,
     })
 }
 
@@ -280,6 +286,7 @@ fn jwt(mut fields: Fields<'_, '_>) -> Option<JwtSettings> {
     let scopes = fields.list("required_scopes").unwrap_or_default();
     let scopes = self::scopes(walk, &scopes);
     let scopes_for = scopes_for(&mut fields);
+    let admin_scope = fields.parsed("admin_scope", Scope::parse);
     fields.finish();
     Some(JwtSettings {
         issuer: issuer?,
@@ -289,6 +296,7 @@ fn jwt(mut fields: Fields<'_, '_>) -> Option<JwtSettings> {
         types,
         scopes,
         scopes_for,
+        admin_scope,
     })
 }
 

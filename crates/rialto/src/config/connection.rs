@@ -433,6 +433,7 @@ fn alone(destination: Destination) -> Settings {
         allowed_origins: Vec::new(),
         limits: LimitSettings::default(),
         metrics: false,
+        ui: false,
         audit: AuditSettings {
             sink: AuditSink::Off,
             bodies: false,

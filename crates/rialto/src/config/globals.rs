@@ -59,6 +59,7 @@ pub(super) struct Globals {
     pub(super) auth: AuthSettings,
     pub(super) limits: LimitSettings,
     pub(super) metrics: bool,
+    pub(super) ui: bool,
     pub(super) traces: Option<TraceSettings>,
     pub(super) audit: AuditSettings,
     pub(super) keep_going: bool,
@@ -163,6 +164,10 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
     let admin_socket = admin_socket
         .and_then(|given| walk.parse(&given, quantity::truth))
         .unwrap_or(true);
+    let ui = layers.first(("--ui", flags.ui.as_deref()), &["RIALTO_UI"], "ui");
+    let ui = ui
+        .and_then(|given| walk.parse(&given, quantity::truth))
+        .unwrap_or(true);
     let idle_exit = layers
         .flag_or_variable(("--idle-exit", flags.idle_exit.as_deref()), &["RIALTO_IDLE_EXIT"])
         .and_then(|given| walk.parse(&given, quantity::some_time));
@@ -242,6 +247,7 @@ pub(super) fn read(flags: &ServeFlags, environment: &Environment, fields: &mut F
         metrics: metrics
             .and_then(|given| walk.parse(&given, quantity::truth))
             .unwrap_or(true),
+        ui,
         traces,
         audit,
         keep_going,

@@ -70,6 +70,9 @@ pub(super) fn read(layers: &mut Layers<'_, '_, '_>) -> LimitSettings {
                 "RIALTO_LIMIT_BUFFERED_BYTES_PER_SESSION",
             )
             .unwrap_or(default.buffered_bytes_per_session),
+        ended_calls_bytes: read
+            .size("ended_calls_bytes", "RIALTO_LIMIT_ENDED_CALLS_BYTES")
+            .unwrap_or(default.ended_calls_bytes),
         trusted_proxies: Vec::new(),
     };
     if let Some(map) = map {

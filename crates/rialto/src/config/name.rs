@@ -5,13 +5,14 @@ mod of_command;
 pub(super) use of_command::of_command;
 
 /// Words that are the first segment of a path of the router itself.
-const RESERVED: [&str; 7] = [
+const RESERVED: [&str; 8] = [
     "mcp",
     "health",
     "ready",
     "metrics",
     "sse",
     "message",
+    "ui",
     ".well-known",
 ];
 

@@ -111,6 +111,14 @@ Examples:
 
 Secrets are replaced as in the audit log, and long messages are cut.";
 
+pub(super) const UI: &str = "\
+Examples:
+  rialto ui
+  rialto ui files
+  rialto ui --print
+
+The address is printed in any case.";
+
 pub(super) const TOOLS: &str = "\
 Examples:
   rialto tools files

@@ -44,6 +44,20 @@ pub(crate) struct TapFlags {
     pub(crate) count: Option<u64>,
 }
 
+/// `rialto ui`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub(crate) struct UiFlags {
+    /// The destination to show
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Open the page of the gateway with this process, if several run
+    #[arg(long, value_name = "PID")]
+    pub(crate) gateway: Option<u32>,
+    /// Print the address, and open no browser
+    #[arg(long)]
+    pub(crate) print: bool,
+}
+
 /// Where the server of `rialto tools` and `rialto call` is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct ServerFlags {

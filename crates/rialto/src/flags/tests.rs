@@ -72,6 +72,8 @@ fn serve_takes_all_its_flags() {
         "--legacy-sse",
         "--admin-socket",
         "off",
+        "--ui",
+        "off",
         "--idle-exit",
         "8m",
         "--server",
@@ -125,6 +127,7 @@ fn serve_takes_all_its_flags() {
         legacy_sse: true,
         session_idle: Some("7m".into()),
         admin_socket: Some("off".into()),
+        ui: Some("off".into()),
         idle_exit: Some("8m".into()),
         verbosity: VerbosityFlags {
             verbose: 2,

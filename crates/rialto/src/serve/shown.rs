@@ -57,7 +57,7 @@ pub(super) fn start(
 
 /// Shows the destinations, and tries out those that can be used by now.
 pub(super) fn begin(terminal: &Terminal, gateway: &Arc<Gateway>, settings: &Settings, address: SocketAddr) {
-    let banner = banner(settings, address);
+    let banner = banner(settings, address, gateway.has_page());
     let tried: Vec<String> = banner
         .destinations
         .iter()
@@ -78,7 +78,7 @@ pub(super) fn begin(terminal: &Terminal, gateway: &Arc<Gateway>, settings: &Sett
     }
 }
 
-fn banner(settings: &Settings, address: SocketAddr) -> Banner {
+fn banner(settings: &Settings, address: SocketAddr, has_page: bool) -> Banner {
     let base = format!("{}://{}", scheme(settings), reachable(address));
     let destinations = settings
         .destinations
@@ -93,6 +93,7 @@ fn banner(settings: &Settings, address: SocketAddr) -> Banner {
         destinations: destinations.collect(),
         root: settings.root_destination.as_ref().map(|_| format!("{base}/mcp")),
         needs_token: settings.auth.is_on(),
+        page: has_page.then(|| format!("{base}/ui/")),
         address: base,
     }
 }
@@ -167,7 +168,11 @@ mod tests {
                 .to_vec(),
             ..ServeFlags::default()
         };
-        let banner = banner(&settings(&flags), "0.0.0.0:4711".parse().expect("an address"));
+        let banner = banner(
+            &settings(&flags),
+            "0.0.0.0:4711".parse().expect("an address"),
+            false,
+        );
         assert!(!format!("{banner:?}").contains("geheim"), "{banner:?}");
         assert_eq!(banner.address, "http://localhost:4711");
         assert_eq!(banner.root.as_deref(), Some("http://localhost:4711/mcp"));
@@ -188,7 +193,11 @@ mod tests {
             process: Some("per_session".to_owned()),
             ..ServeFlags::default()
         };
-        let banner = banner(&settings(&flags), "127.0.0.1:1".parse().expect("an address"));
+        let banner = banner(
+            &settings(&flags),
+            "127.0.0.1:1".parse().expect("an address"),
+            false,
+        );
         assert!(
             banner
                 .destinations
@@ -206,7 +215,11 @@ mod tests {
             },
             ..ServeFlags::default()
         };
-        let banner = banner(&settings(&flags), "127.0.0.1:1".parse().expect("an address"));
+        let banner = banner(
+            &settings(&flags),
+            "127.0.0.1:1".parse().expect("an address"),
+            false,
+        );
         assert!(format!("{banner:?}").contains("mcp.example.com"), "{banner:?}");
         assert!(!format!("{banner:?}").contains("geheim"), "{banner:?}");
     }

@@ -38,6 +38,8 @@ pub(crate) struct Banner {
     /// `http://127.0.0.1:3000`
     pub(crate) address: String,
     pub(crate) destinations: Vec<Destination>,
+    /// The address of the page, if there is one.
+    pub(crate) page: Option<String>,
     /// The address of the only destination without its name.
     pub(crate) root: Option<String>,
     /// What clients need besides the address, such as an `Authorization` header.
@@ -287,7 +289,8 @@ impl View {
         let title = format!("rialto {}", banner.version);
         let title = Style::Bold.paint(&title, self.look.has_colour);
         let stop = Style::Dim.paint("Ctrl-C stops", self.look.has_colour);
-        let _ = writeln!(self.out, "\n  {title}   {}        {stop}\n", banner.address);
+        let address = banner.page.as_ref().unwrap_or(&banner.address);
+        let _ = writeln!(self.out, "\n  {title}   {address}        {stop}\n");
         self.banner = banner;
         self.is_settled = false;
         if self.starting.is_empty() || !self.look.may_rewrite {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::escape;
+use crate::server_output::LastLines;
 use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
@@ -110,6 +111,16 @@ impl StderrTail {
             };
             tail.bytes -= oldest.len() + 1;
         }
+    }
+}
+
+impl LastLines for StderrTail {
+    fn last_lines(&self, count: usize) -> Vec<String> {
+        Self::last_lines(self, count)
+    }
+
+    fn has_ended(&self) -> bool {
+        *self.ended.borrow()
     }
 }
 

@@ -135,6 +135,12 @@ impl ProcessSupervisor {
                 }
             }
             let ended_at_discover = self.instance.link_down(&backend_error);
+            if self.instance.take_restart() {
+                // Its operator has ended it, and wants another one at once.
+                policy = RestartPolicy::new();
+                wanted = true;
+                continue;
+            }
             self.note_failure(&mut policy, &backend_error);
             if ended_at_discover {
                 policy.forgive_failure();
@@ -229,6 +235,11 @@ impl ProcessSupervisor {
             if self.instance.is_stopping() {
                 return false;
             }
+            if self.instance.take_restart() {
+                // It may work now: what went wrong before does not count.
+                *policy = RestartPolicy::new();
+                wanted = true;
+            }
             if wanted || self.instance.take_link_wanted() {
                 wanted = false;
                 let now = clock.now().elapsed();
@@ -278,6 +289,7 @@ impl ProcessSupervisor {
         // Without it everything goes by the writer.
         let pipe = stdin.as_fd().try_clone_to_owned().ok();
         let inlet = Inlet::open(&self.instance, pipe);
+        self.instance.metrics().output.add(pid, Arc::new(tail.clone()));
         self.instance.link_up(Some(pid));
         // From here on, so that nothing is read before its link is up.
         // Owned, so that no second writer ever takes what is meant for the next child.

@@ -132,6 +132,9 @@ impl RemoteSupervisor {
             if instance.is_stopping() {
                 return false;
             }
+            if instance.take_restart() {
+                return true;
+            }
             let until = backoff.as_ref().map(|(until, _)| *until);
             let over = until.is_none_or(|until| until <= clock.now());
             match (&backoff, over) {
@@ -167,6 +170,13 @@ impl RemoteSupervisor {
         loop {
             if instance.is_stopping() {
                 return LinkEnd::Stopped;
+            }
+            if instance.take_restart() {
+                self.lose_session();
+                get_stream = None;
+                if out.take().is_some() {
+                    instance.link_up(None);
+                }
             }
             self.check_outage(&mut out);
             if let Some(listening) = under_way.send_waiting(&self.session) {
@@ -341,6 +351,9 @@ impl RemoteSupervisor {
         let backend_error = loop {
             if instance.is_stopping() {
                 return LinkEnd::Stopped;
+            }
+            if instance.take_restart() {
+                break backend_error("restarted by its operator");
             }
             if instance.take_replacement().is_some() {
                 break backend_error("the server gave no sign of life");

@@ -160,6 +160,7 @@ impl Drop for OldEvents {
                     composed: None,
                     era: None,
                     metrics: &*self.destination.metrics,
+                    observed: None,
                 };
                 self.destination.recorder().record(&subject, &record);
             }

@@ -56,9 +56,12 @@ impl Gateway {
     /// Returns the state of everything, as JSON.
     pub(crate) fn snapshot(&self, detail: Detail) -> serde_json::Value {
         let about = self.about.get();
+        let page = about.filter(|_| self.has_page());
+        let page = page.and_then(|about| about.url.as_deref());
         self.status(detail).snapshot(&Facts {
             up: self.clock.now().elapsed(),
             url: about.and_then(|about| about.url.clone()),
+            ui: page.map(|url| format!("{url}/ui/")),
             config: about.and_then(|about| about.config.clone()),
             readers: self.readers.counts(),
         })
@@ -94,7 +97,7 @@ pub(super) fn answer(
             (LINES, FeedBody::new(Heartbeat::Line, closing).beginning(first))
         }),
         Request::Events => admit(gateway, connection).map(|place| {
-            let reader = gateway.shared.recorder.events().subscribe(place);
+            let reader = gateway.shared.recorder.subscribe(place);
             let feed = FeedBody::new(Heartbeat::Comment, closing).reading(reader);
             (EVENTS, feed.with_states(States::of(Arc::clone(gateway))))
         }),

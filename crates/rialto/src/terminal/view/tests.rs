@@ -30,6 +30,7 @@ fn banner(destinations: Vec<Destination>) -> Happening {
         version: "0.1.0".to_owned(),
         address: "http://127.0.0.1:3000".to_owned(),
         destinations,
+        page: None,
         root: None,
         needs_token: false,
     })
