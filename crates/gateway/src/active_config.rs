@@ -24,7 +24,7 @@ use crate::tls::TlsError;
 pub(crate) struct ActiveConfig {
     pub(crate) origins: OriginGuard,
     pub(crate) guard: Arc<Guard>,
-    /// Who may see the page.
+    /// For which visitors there is a page.
     pub(crate) page: PageAccess,
     pub(crate) destinations: BTreeMap<String, Arc<Endpoint>>,
     /// The destination that also answers at the bare `/mcp`.

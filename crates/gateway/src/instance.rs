@@ -14,9 +14,10 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes};
 use protocol::backend_face::WireId;
 use protocol::delivery::{PostBatch, PostRequest};
-use protocol::exchange::{Ask, BackendError, Failure, Principal, SessionKey, StrayOutput, Tell};
+use protocol::exchange::{Ask, BackendError, CallKey, Failure, Principal, SessionKey, StrayOutput, Tell};
 use protocol::message::{Member, Message, ScanError};
-use protocol::multiplexer::{Carrier, LeavingClient, Multiplexer, Output};
+use protocol::modern_request::MAIN_CALL;
+use protocol::multiplexer::{Carrier, LeavingClient, Multiplexer, Output, Wait};
 use protocol::negotiation::{EraPlan, ShownEras};
 use protocol::time::Moment;
 use protocol::tool_schema::arguments_of;
@@ -128,6 +129,8 @@ struct InstanceState {
     is_asleep: bool,
     /// The server has answered the handshake on this link.
     was_ready: bool,
+    /// When it did.
+    ready_at: Option<Moment>,
     /// What the server wrote on stdout before it was ready that was no message.
     stray_output: StrayOutput,
     /// When the machine was last called. The clock is read once for all that comes of one call.
@@ -252,6 +255,7 @@ impl Instance {
                 links: 0,
                 is_asleep: false,
                 was_ready: false,
+                ready_at: None,
                 stray_output: StrayOutput::default(),
                 now: clock.now(),
                 pid: 0,
@@ -537,6 +541,19 @@ impl Instance {
         self.lock().multiplexer.check_mirrored(message, params)
     }
 
+    /// Returns what a call has waited for that came then, if it is known.
+    pub(crate) fn wait_of(&self, session: SessionKey, call: CallKey, came: Moment) -> Option<Wait> {
+        self.lock().multiplexer.wait_of(session, call, came)
+    }
+
+    /// Returns the same for a modern request, whose client comes with it. What it waited for a start
+    /// is not known.
+    pub(crate) fn wait_of_request(&self, session: SessionKey, came: Moment) -> Option<Wait> {
+        let state = self.lock();
+        let was_ready = state.ready_at.is_some_and(|ready| ready <= came);
+        was_ready.then(|| state.multiplexer.wait_of(session, MAIN_CALL, came))?
+    }
+
     /// Returns the number of tools that clients are shown, if it is known.
     pub(crate) fn shown_tools(&self) -> Option<usize> {
         self.lock().multiplexer.number_of_shown_tools()
@@ -620,6 +637,7 @@ impl Instance {
             state.shown_rest = 0;
             state.link += 1;
             state.was_ready = false;
+            state.ready_at = None;
             state.stray_output = StrayOutput::default();
             // Set under the same lock: the server may answer as soon as the handshake is written.
             state.health = Health::Running { pid };
@@ -1073,6 +1091,7 @@ impl InstanceState {
         if matches!(self.health, Health::Running { .. }) && self.multiplexer.is_answered() {
             self.health = Health::Ready { pid };
             self.was_ready = true;
+            self.ready_at = Some(self.now);
             self.stray_output = StrayOutput::default();
         }
     }

@@ -259,6 +259,11 @@ const WORK: [Method; 4] = [
     Method::CompletionComplete,
 ];
 
+/// Returns whether the server works on such a request, so that its time tells something.
+pub(crate) fn is_work(method: Method) -> bool {
+    WORK.contains(&method)
+}
+
 impl Default for DestinationMetrics {
     fn default() -> Self {
         let cells = Era::ALL.len() * Method::ALL.len() * Outcome::ALL.len();

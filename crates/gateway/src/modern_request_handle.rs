@@ -7,6 +7,7 @@
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use protocol::client_face::modern::{self, Classified};
@@ -27,8 +28,8 @@ use crate::conversation_handle::AskTarget;
 use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
 use crate::instance::InstanceUser;
-use crate::metrics::DestinationMetrics;
-use crate::record::{Ending, Observed, Record, Recorder, Subject};
+use crate::metrics::{self, DestinationMetrics};
+use crate::record::{Ending, Observed, Record, Recorder, Steps, Subject};
 use crate::reply;
 use crate::seal::state::StateSeal;
 use crate::status::ClientName;
@@ -354,7 +355,12 @@ impl ModernRequestHandle {
                 (status.as_u16(), Ending::Failed(failure))
             }
         };
-        let client = ClientOf(&ended.message);
+        let latency = self.clock.now().since(ended.started);
+        let observed = EndedRequest {
+            handle: self,
+            ended,
+            latency,
+        };
         let subject = Subject {
             destination: &self.destination,
             session: None,
@@ -362,9 +368,8 @@ impl ModernRequestHandle {
             composed: None,
             era: Some(modern::ERA),
             metrics: &*self.metrics,
-            observed: Some(&client),
+            observed: Some(&observed),
         };
-        let latency = self.clock.now().since(ended.started);
         let response = Written::from(ended.response.clone());
         let route = self.target.take_route(None);
         let record = Record::of_message(&ended.message, status, ending, latency, Some(&response));
@@ -372,13 +377,30 @@ impl ModernRequestHandle {
     }
 }
 
-/// The client of a modern request, which names itself in each message.
-struct ClientOf<'a>(&'a Message);
+/// A modern request that has ended.
+struct EndedRequest<'a> {
+    handle: &'a ModernRequestHandle,
+    ended: &'a ModernRequestRecord,
+    latency: Duration,
+}
 
-impl Observed for ClientOf<'_> {
+impl Observed for EndedRequest<'_> {
     fn client_name(&self) -> Option<String> {
-        let client = modern::client(self.0, Principal::anonymous());
+        // The client of a modern request names itself in each message.
+        let client = modern::client(&self.ended.message, Principal::anonymous());
         ClientName::of(client.info.as_deref()?).map(|client| client.to_string())
+    }
+
+    fn steps(&self) -> Steps {
+        let AskTarget::Instance(instance) = &self.handle.target else {
+            return Steps::default();
+        };
+        if !metrics::is_work(self.ended.message.method()) {
+            return Steps::default();
+        }
+        let wait = instance.wait_of_request(self.handle.key(), self.ended.started);
+        wait.map(|wait| Steps::of(self.latency, wait, self.ended.streamed))
+            .unwrap_or_default()
     }
 }
 

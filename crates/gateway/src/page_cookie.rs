@@ -1,4 +1,4 @@
-//! The cookie of an admin who has signed in at the page: its names, and where it must not go.
+//! The cookie of an admin that has signed in at the page: its names, and where it must not go.
 //!
 //! A browser sends it with every request to this origin. It counts at the page alone: endpoints do
 //! not read it, and it is taken out of a `Cookie` header that a server is given.

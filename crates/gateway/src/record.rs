@@ -15,6 +15,7 @@ use bytes::Bytes;
 use protocol::aggregate::Routed;
 use protocol::exchange::{Failure, UpstreamFault};
 use protocol::message::{Member, Message, Written};
+use protocol::multiplexer::Wait;
 use protocol::version::Era;
 
 use crate::audit::{self, Audit, AuditRecord, Outcome, RecordSubject, SessionHash};
@@ -151,6 +152,20 @@ pub(crate) struct Record<'a> {
     pub(crate) response_bytes: u64,
     /// The member of an aggregate that had the call, and what it calls what was called.
     pub(crate) route: Option<&'a Routed>,
+}
+
+impl Steps {
+    /// Returns the steps of a call that has taken so long. Whether part of the answer came before
+    /// its end is not known of a stream.
+    pub(crate) fn of(latency: Duration, wait: Wait, streamed: bool) -> Self {
+        let server = latency.saturating_sub(wait.starting).saturating_sub(wait.turn);
+        Self {
+            waited: Some(wait.turn),
+            starting: Some(wait.starting),
+            server: (!streamed).then_some(server),
+            streaming: (!streamed).then_some(Duration::ZERO),
+        }
+    }
 }
 
 /// What the time of a call went to. `None` is what was not observed; all together are its latency.
@@ -317,7 +332,8 @@ fn page_line(subject: &Subject<'_>, record: &Record<'_>, wants_bodies: bool) -> 
     // The last brace makes room.
     line.pop();
     let milliseconds = |span: Option<Duration>| match span {
-        Some(span) => format!("{:.3}", span.as_secs_f64() * 1000.0),
+        // Cut as the latency is.
+        Some(span) => format!("{}.{:03}", span.as_millis(), span.subsec_micros() % 1000),
         None => "null".to_owned(),
     };
     let client = subject.observed.and_then(Observed::client_name);

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | Rialto's own `requestState` | the name of a parked modern request, and its round; the request itself stays in its process |
 //! | a server's own `requestState` ([`state`]) | the server's text; in a fleet also the process that had the server |
-//! | the cookie of the page (`page`) | who has signed in there, and until when |
+//! | the cookie of the page (`page`) | the admin that has signed in there, and until when |
 //! | the token of an event id (`call`) | the JSON-RPC id of the call whose stream it is |
 //!
 //! The key lives as long as the process, in `state_dir`, or in the cluster key of a fleet. With one

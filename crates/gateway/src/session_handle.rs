@@ -35,8 +35,8 @@ use crate::driver::{Driver, Locked, Machine, Outputs};
 use crate::guard::limits::Permit;
 use crate::guard::rate::Allowance;
 use crate::instance::{Instance, InstanceUser, Reservation};
-use crate::metrics::DestinationMetrics;
-use crate::record::{self, Ending, Observed, Record, Recorder, Subject};
+use crate::metrics::{self, DestinationMetrics};
+use crate::record::{self, Ending, Observed, Record, Recorder, Steps, Subject};
 use crate::reply;
 use crate::session_store::RecordHandle;
 use crate::status::{ClientName, SessionStatus};
@@ -526,11 +526,20 @@ impl SessionHandle {
         let response = Some(&call.response);
         let route = self.target.take_route(Some(call.call));
         let record = Record::of_message(&call.message, status, ending, latency, response);
-        self.record(&record.routed(route.as_ref()));
+        let observed = EndedCall {
+            handle: self,
+            call,
+            latency,
+        };
+        self.record_observed(&record.routed(route.as_ref()), &observed);
     }
 
     /// Records what ended in this session.
     pub(crate) fn record(&self, record: &Record<'_>) {
+        self.record_observed(record, self);
+    }
+
+    fn record_observed(&self, record: &Record<'_>, observed: &dyn Observed) {
         let subject = Subject {
             destination: self.target.destination(),
             session: Some(self.hash),
@@ -538,7 +547,7 @@ impl SessionHandle {
             composed: self.composed.as_deref(),
             era: Some(legacy::ERA),
             metrics: &*self.metrics,
-            observed: Some(self),
+            observed: Some(observed),
         };
         self.recorder.record(&subject, record);
     }
@@ -548,6 +557,34 @@ impl Observed for SessionHandle {
     fn client_name(&self) -> Option<String> {
         let info = self.lock().session.client().info.clone();
         ClientName::of(info.as_deref()?).map(|client| client.to_string())
+    }
+}
+
+/// A call of a session that has ended.
+struct EndedCall<'a> {
+    handle: &'a SessionHandle,
+    call: &'a CallRecord,
+    latency: Duration,
+}
+
+impl Observed for EndedCall<'_> {
+    fn client_name(&self) -> Option<String> {
+        self.handle.client_name()
+    }
+
+    fn steps(&self) -> Steps {
+        let (handle, call) = (self.handle, self.call);
+        let instance = match (handle.moved_to.get(), &handle.target) {
+            (Some(instance), _) | (None, AskTarget::Instance(instance)) => instance,
+            // Which member had it, and what it waited for there, is not known here.
+            (None, AskTarget::Conversation(_)) => return Steps::default(),
+        };
+        if !metrics::is_work(call.message.method()) {
+            return Steps::default();
+        }
+        let wait = instance.wait_of(handle.key, call.call, call.started);
+        wait.map(|wait| Steps::of(self.latency, wait, call.streamed))
+            .unwrap_or_default()
     }
 }
 

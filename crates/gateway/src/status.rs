@@ -345,7 +345,7 @@ pub(crate) struct Depths {
     pub(crate) open_calls: usize,
     pub(crate) waiting_calls: usize,
     pub(crate) open_questions: usize,
-    /// Each of them: who is asked, by which method, and for how long.
+    /// Each of them: to which session, by which method, and for how long.
     pub(crate) questions: Vec<(SessionKey, &'static str, Duration)>,
     pub(crate) outgoing_bytes: usize,
     pub(crate) counters: Counters,

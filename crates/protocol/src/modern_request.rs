@@ -47,7 +47,8 @@ pub use response::{Answer, Line, Reading};
 pub const WAITING_TIME: Duration = Duration::from_secs(600);
 /// A modern request has one call, and one for opening its session.
 const OPENING: CallKey = CallKey(0);
-const MAIN_CALL: CallKey = CallKey(1);
+/// The key of the call that is the request itself.
+pub const MAIN_CALL: CallKey = CallKey(1);
 
 /// What the machine wants done.
 #[derive(Debug)]

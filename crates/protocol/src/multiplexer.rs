@@ -85,6 +85,7 @@ mod tools;
 mod unattributed;
 mod undeclared;
 mod waiting;
+mod waits;
 
 use std::sync::Arc;
 
@@ -114,6 +115,7 @@ pub(crate) use subscriptions::is_part;
 use tasks::Tasks;
 use tools::Tools;
 use undeclared::Undeclared;
+pub use waits::Wait;
 
 /// The machine of one instance: many sessions, one server.
 #[derive(Debug)]
@@ -191,6 +193,11 @@ impl Multiplexer {
     /// Returns how many of them the server was not sent yet.
     pub fn waiting_calls(&self) -> usize {
         self.ledger.waiting.len()
+    }
+
+    /// Returns what a call has waited for that came then; `None` if that is not known any more.
+    pub fn wait_of(&self, session: SessionKey, call: CallKey, came: Moment) -> Option<Wait> {
+        self.ledger.waits.of(session, call, came)
     }
 
     /// Returns whether a principal should use this instance. Once the server has asked something

@@ -183,6 +183,8 @@ pub struct CallRecord {
     pub response: Written,
     /// A failure was sent as a JSON-RPC error with HTTP 200, and not as an HTTP status.
     pub in_band: bool,
+    /// The answer is part of a stream.
+    pub streamed: bool,
 }
 
 /// One legacy client.

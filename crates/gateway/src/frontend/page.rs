@@ -10,7 +10,7 @@
 //! | `/ui/api/mcp/NAME` | the endpoint itself, for the caller of the page |
 //! | `/ui/api/setup` | the programs of this machine that use MCP servers |
 //!
-//! `docs/page.md` is about all of them. Who may is decided in [`access`], before anything else. What
+//! `docs/page.md` is about all of them. [`access`] judges each request, before anything else. What
 //! acts needs a header that no other site can send, and is audited.
 
 mod access;

@@ -1,4 +1,4 @@
-//! Who may see the page at `/ui/`, and act there.
+//! The right to see the page at `/ui/`, and to act there.
 //!
 //! Without `auth` it is for browsers of this machine, where the gateway serves this machine alone.
 //! With `auth` it is for admins: bearers of a token with `admin`, or with the scope `admin_scope`.
@@ -24,7 +24,7 @@ const SIGNED_IN: Duration = Duration::from_secs(12 * 60 * 60);
 /// Browsers keep about four kilobytes of a cookie.
 const LONGEST_TICKET: usize = 2048;
 
-/// Who may see the page.
+/// For which visitors there is a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PageAccess {
     /// There is no page.
@@ -36,7 +36,7 @@ pub(crate) enum PageAccess {
 }
 
 impl PageAccess {
-    /// Returns who may see the page of a gateway that listens here.
+    /// Returns for which visitors a gateway has a page that listens here.
     pub(crate) fn of(settings: &Settings, listen: SocketAddr) -> Self {
         let public = settings.public_url.as_ref();
         let is_behind_another = public.is_some() || !settings.allowed_hosts.is_empty();
@@ -112,7 +112,7 @@ pub(crate) struct MadeTicket {
 }
 
 impl Guard {
-    /// Returns a ticket for an admin who has shown this token; `None` if it would be too long for a
+    /// Returns a ticket for an admin that has shown this token; `None` if it would be too long for a
     /// cookie.
     pub(crate) fn page_ticket(&self, caller: &Caller, token: &[u8], now: SystemTime) -> Option<MadeTicket> {
         let lasts = caller.time_left(now).unwrap_or(SIGNED_IN).min(SIGNED_IN);
@@ -129,7 +129,7 @@ impl Guard {
         (text.len() <= LONGEST_TICKET).then_some(MadeTicket { text, lasts })
     }
 
-    /// Returns the admin whom a ticket names, if the right still holds.
+    /// Returns the admin that a ticket names, if the right still holds.
     pub(crate) fn page_admin(&self, ticket: &str, now: SystemTime) -> Option<Arc<Caller>> {
         let (right, until) = Right::read(ticket)?;
         let until = UNIX_EPOCH.checked_add(Duration::from_secs(until))?;

@@ -1,4 +1,4 @@
-//! The cookie of the page: who has signed in, closed to the browser that carries it.
+//! The cookie of the page: the admin that has signed in, closed to the browser that carries it.
 
 use aws_lc_rs::aead::Aad;
 use base64::Engine as _;

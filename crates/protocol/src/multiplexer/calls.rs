@@ -111,6 +111,7 @@ impl Multiplexer {
         if self.ledger.waiting.is_empty() {
             return;
         }
+        self.ledger.waits.note_ready(now);
         let mut in_turn = true;
         for mut waiting in self.ledger.waiting.take() {
             if self.awaits_roots(&waiting) || self.tools.is_awaited_by(&waiting, &self.link) {
@@ -138,6 +139,8 @@ impl Multiplexer {
                     continue;
                 }
             }
+            let (session, call) = (waiting.call.session, waiting.call.call);
+            self.ledger.waits.note_sent(now, session, call, waiting.starting);
             self.send(now, waiting.call, waiting.past);
         }
         self.learn_tools(now);

@@ -20,6 +20,7 @@ use super::send_queue::SendQueue;
 use super::sessions::Sessions;
 use super::state::{InFlight, Pending, PendingOpen};
 use super::waiting::WaitingCalls;
+use super::waits::Waits;
 
 /// The state that every machine of the multiplexer reads and writes.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub(super) struct Ledger {
     pub(super) sessions: Sessions,
     pub(super) pending_opens: VecDeque<PendingOpen>,
     pub(super) waiting: WaitingCalls,
+    pub(super) waits: Waits,
     /// The requests that the server has not answered.
     pending: BTreeMap<WireId, Pending>,
     pub(super) questions: OpenQuestions,
@@ -45,6 +47,7 @@ impl Ledger {
             sessions: Sessions::default(),
             pending_opens: VecDeque::new(),
             waiting: WaitingCalls::default(),
+            waits: Waits::default(),
             pending: BTreeMap::new(),
             questions: OpenQuestions::default(),
             next_wire: 1,

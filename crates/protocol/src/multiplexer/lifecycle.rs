@@ -52,6 +52,7 @@ impl Multiplexer {
         self.listen = Listen::default();
         self.ledger.liveness = Liveness::default();
         self.ledger.outgoing.clear();
+        self.ledger.waits.lose_link();
         self.ledger.sessions.lose_link();
         self.attribution.lose_link(&self.ledger);
         self.undeclared.lose_link();

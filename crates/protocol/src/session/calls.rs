@@ -77,6 +77,7 @@ impl OpenCall {
             ending: ending.clone(),
             response: response.clone(),
             in_band: self.accepts.reads_events(),
+            streamed: matches!(self.stage, Stage::Stream(_)),
         })
     }
 

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::client::EventStream;
-use testkit::{Result, Rialto};
+use testkit::{PATIENCE, Result, Rialto, poll_until};
 
-use crate::fixture::{STUB, events, get, json, state};
+use crate::fixture::{STUB, act, events, get, json, state};
 
 /// Returns the next event of this kind.
 async fn next(stream: &mut EventStream, kind: &str) -> Result<Value> {
@@ -184,5 +184,54 @@ async fn bodies_of_calls_are_shown_where_they_are_audited() -> Result<()> {
             .is_some_and(|body| body.contains("visible")),
         "{call}"
     );
+    Ok(())
+}
+
+/// A call that came while its server started waited for that, and for nothing else.
+#[tokio::test]
+async fn bar_of_a_call_tells_what_it_waited_for() -> Result<()> {
+    let config = "destinations:\n  files: { command: [sh, -c, \
+                  'while [ -e {dir}/gate ]; do sleep 0.02; done; exec {stub}'] }\n";
+    let rialto = Rialto::with_config(config).await?;
+    let client = rialto.session_of("files").await?;
+    let mut stream = events(&rialto).await?;
+    next(&mut stream, "calls").await?;
+    client.expect_echo("at once").await?;
+    let calls = next_calls(&mut stream).await?;
+    let call = &calls["calls"][0];
+    assert_eq!(
+        (&call["waited_ms"], &call["starting_ms"]),
+        (&0.0.into(), &0.0.into()),
+        "{call}"
+    );
+    assert_eq!(call["server_ms"], call["latency_ms"], "{call}");
+    let gate = rialto.dir().join("gate");
+    std::fs::write(&gate, "").expect("written");
+    let done = act(&rialto, "/ui/api/destination/files/restart", "{}").await?;
+    assert_eq!(done.status, 200);
+    let calls_of = |state: &Value| state["destinations"][0]["calls"]["waiting"].clone();
+    poll_until("the old server is gone", PATIENCE, async || {
+        let word = state(&rialto).await?["destinations"][0]["state"].clone();
+        Ok::<_, testkit::Failure>((word != "ready").then_some(()))
+    })
+    .await?;
+    let waiting = async {
+        poll_until("the call waits", PATIENCE, async || {
+            let waiting = calls_of(&state(&rialto).await?);
+            Ok::<_, testkit::Failure>((waiting == 1).then_some(()))
+        })
+        .await?;
+        std::fs::remove_file(&gate).expect("it was there");
+        Ok::<_, testkit::Failure>(())
+    };
+    let (called, waited) = tokio::join!(client.expect_echo("after the start"), waiting);
+    called?;
+    waited?;
+    let calls = next_calls(&mut stream).await?;
+    let call = &calls["calls"][0];
+    let of = |step: &str| call[step].as_f64().unwrap_or_else(|| panic!("no {step}: {call}"));
+    assert!(of("starting_ms") > 0.0, "{call}");
+    let sum = of("waited_ms") + of("starting_ms") + of("server_ms") + of("streaming_ms");
+    assert!((sum - of("latency_ms")).abs() < 0.01, "{call}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The server side of the page at `/ui/`: who may see it, what it is told, and what it may do.
+//! The server side of the page at `/ui/`: access to it, what it shows, and what it does.
 
 mod acting;
 mod fixture;

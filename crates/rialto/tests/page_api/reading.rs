@@ -1,4 +1,4 @@
-//! What the page is told.
+//! What the page shows.
 
 use serde_json::json;
 use testkit::{PATIENCE, Result, Rialto, poll_until};
@@ -103,7 +103,7 @@ async fn question_that_waits_is_shown_with_its_age_and_its_session() -> Result<(
         .handshake("2025-06-18", json!({ "elicitation": {} }))
         .await?;
     let call = client
-        .open_call(7, "ask_elicit", json!({ "marker": "who" }), 1)
+        .open_call(7, "ask_elicit", json!({ "marker": "asked" }), 1)
         .await?;
     let question = poll_until("a question waits", PATIENCE, async || {
         let state = state(&rialto).await?;

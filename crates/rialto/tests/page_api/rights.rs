@@ -1,4 +1,4 @@
-//! Who may see the page, and from where.
+//! Access to the page: by which visitor, and from where.
 
 use testkit::client::raw_http::request;
 use testkit::{Issuer, Result, Rialto};

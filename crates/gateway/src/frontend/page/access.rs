@@ -1,4 +1,4 @@
-//! Who may see the page, and from where.
+//! Access to the page: by which visitor, and from where.
 //!
 //! A request must come from a document of this gateway, or from its user. A page of another site,
 //! or of another port of this machine, has no business here: there are no CORS headers, and what a
@@ -35,7 +35,7 @@ const COOKIE_PATH: fn(char) -> bool = |c| c.is_ascii_alphanumeric() || "/-._~".c
 const FORM: &str = include_str!("sign_in.html");
 const FORM_STYLE: &str = include_str!("sign_in.css");
 
-/// A person at the page.
+/// A visitor of the page.
 #[derive(Debug)]
 pub(super) struct Visitor {
     pub(super) caller: Arc<Caller>,
@@ -53,7 +53,7 @@ enum How {
 }
 
 impl Visitor {
-    /// Returns the name of an admin who has signed in.
+    /// Returns the name of an admin that has signed in.
     pub(super) fn signed_in(&self) -> Option<&str> {
         (self.how == How::SignedIn).then(|| self.caller.principal.as_str())
     }
@@ -108,7 +108,7 @@ fn is_own(origin: &HeaderValue, headers: &HeaderMap, config: &ActiveConfig) -> b
     is_same || config.guard.public_origin().eq_ignore_ascii_case(origin)
 }
 
-/// Returns who is at the page, if the page may be shown.
+/// Returns the visitor, if the page may be shown.
 pub(super) async fn admit(
     gateway: &Gateway,
     config: &ActiveConfig,
@@ -192,7 +192,7 @@ fn unauthorized() -> PageRefusal {
     PageRefusal::new(StatusCode::UNAUTHORIZED, "unauthorized", text)
 }
 
-/// Signs an admin in, who sends a token in the form of the page.
+/// Signs an admin in, by the token that the form of the page has sent.
 pub(super) async fn sign_in(
     gateway: &Gateway,
     config: &ActiveConfig,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 const PAGE: &str = include_str!("../../../../../docs/troubleshooting.md");
 
-/// One row of a table of the page: a reason, as a caller is told it.
+/// One row of a table of the page: a reason, as a caller gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
     status: String,
@@ -22,7 +22,7 @@ impl Row {
     }
 }
 
-/// Returns what the documents say about a reason.
+/// Returns what the documents have about a reason.
 pub(super) fn rows(reason: &str) -> Vec<&'static Row> {
     static ROWS: OnceLock<Vec<Row>> = OnceLock::new();
     let rows = ROWS.get_or_init(|| PAGE.lines().filter_map(row).collect());
