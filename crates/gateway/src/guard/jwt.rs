@@ -468,6 +468,7 @@ mod tests {
             ]
             .into(),
             scopes: ["mcp", "mcp:call", "a", "b", "c"].map(str::to_owned).into(),
+            admin_scope: None,
         }
     }
 
