@@ -73,7 +73,7 @@ async fn events_are_coalesced_and_skipped_calls_are_counted() -> Result<()> {
         client.expect_echo(&number.to_string()).await?;
     }
     client
-        .call(9, "fail", serde_json::json!({ "marker": "last" }))
+        .call(9, "no_such_tool", serde_json::json!({ "marker": "last" }))
         .await?;
     let (mut events, mut listed, mut skipped) = (0_u32, 0, 0);
     let mut has_failure = false;
@@ -82,7 +82,7 @@ async fn events_are_coalesced_and_skipped_calls_are_counted() -> Result<()> {
         events += 1;
         let list = calls["calls"].as_array().expect("a list");
         listed += list.len() as u64;
-        has_failure |= list.iter().any(|call| call["tool"] == "fail");
+        has_failure |= list.iter().any(|call| call["tool"] == "no_such_tool");
         skipped += calls["skipped"].as_u64().expect("a number");
     }
     assert_eq!(listed + skipped, 401);
