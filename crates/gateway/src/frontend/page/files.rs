@@ -26,7 +26,33 @@ macro_rules! file {
 }
 
 /// Every file of `crates/gateway/ui`, in the order of their paths.
-pub(super) const FILES: &[File] = &[file!("index.html"), file!("page.css"), file!("page.js")];
+pub(super) const FILES: &[File] = &[
+    file!("api.js"),
+    file!("app.js"),
+    file!("calls.js"),
+    file!("chart.js"),
+    file!("confirm.js"),
+    file!("destination.js"),
+    file!("export.js"),
+    file!("format.js"),
+    file!("icon.svg"),
+    file!("icons.js"),
+    file!("index.html"),
+    file!("limits.js"),
+    file!("lit-html.LICENSE.txt"),
+    file!("lit-html.js"),
+    file!("mcp-client.js"),
+    file!("overview.js"),
+    file!("remembered.js"),
+    file!("schema-form.js"),
+    file!("sessions.js"),
+    file!("setup.js"),
+    file!("store.js"),
+    file!("style.css"),
+    file!("try.js"),
+    file!("use-from.js"),
+    file!("words.js"),
+];
 
 impl File {
     /// Returns the file at a path below `/ui/`.
@@ -107,6 +133,6 @@ mod tests {
         let shell = File::at("").expect("the shell is there");
         let text = std::str::from_utf8(shell.content).expect("it is text");
         assert_eq!(text.matches(STATE_MARK).count(), 1);
-        assert_ne!(shell.etag(), File::at("page.css").expect("it is there").etag());
+        assert_ne!(shell.etag(), File::at("style.css").expect("it is there").etag());
     }
 }
