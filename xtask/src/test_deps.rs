@@ -29,6 +29,8 @@ enum Installer {
     Pip,
     /// Packages of Debian or one of its kind, unpacked and not installed: no root is needed.
     Apt,
+    /// The same, with all that they depend on and this machine lacks.
+    AptWithDependencies,
 }
 
 #[derive(Clone, Copy)]
@@ -37,6 +39,8 @@ enum Needed {
     /// Only where the machine's own Node is older than the conformance suite and the OpenID
     /// provider want.
     WithoutModernNode,
+    /// Only where the machine has no Chromium of its own.
+    WithoutChromium,
 }
 
 const ENVIRONMENTS: &[Environment] = &[
@@ -172,6 +176,18 @@ const ENVIRONMENTS: &[Environment] = &[
         pins: &["tests/packages/python/requirements.txt"],
         needed: Needed::Always,
     },
+    Environment {
+        name: "page",
+        installer: Installer::Npm,
+        pins: &["tests/page/package.json", "tests/page/package-lock.json"],
+        needed: Needed::Always,
+    },
+    Environment {
+        name: "chromium",
+        installer: Installer::AptWithDependencies,
+        pins: &["tests/page/packages.txt"],
+        needed: Needed::WithoutChromium,
+    },
 ];
 
 /// The folder of the Node that stands in for an old one.
@@ -234,7 +250,8 @@ pub fn install(repository: &Path, folder: &Path) -> anyhow::Result<()> {
     for environment in ENVIRONMENTS {
         match environment.needed {
             Needed::WithoutModernNode if machine_node_is_modern()? => continue,
-            Needed::Always | Needed::WithoutModernNode => {}
+            Needed::WithoutChromium if machine_has_chromium() => continue,
+            Needed::Always | Needed::WithoutModernNode | Needed::WithoutChromium => {}
         }
         environment
             .install(repository, folder)
@@ -273,6 +290,11 @@ pub fn modern_node(folder: &Path) -> anyhow::Result<PathBuf> {
         "the stand-in is built for Linux on x64; elsewhere install Node.js 22 or newer",
     )?;
     Ok(node)
+}
+
+fn machine_has_chromium() -> bool {
+    let asked = Command::new("chromium").arg("--version").output();
+    asked.is_ok_and(|output| output.status.success())
 }
 
 fn machine_node_is_modern() -> anyhow::Result<bool> {
@@ -329,7 +351,10 @@ impl Environment {
         match self.installer {
             Installer::Npm => npm_install(&target)?,
             Installer::Pip => pip_install(&target)?,
-            Installer::Apt => apt_unpack(&target)?,
+            Installer::Apt => apt_unpack(&target, &pinned_packages(&target)?)?,
+            Installer::AptWithDependencies => {
+                apt_unpack(&target, &with_dependencies(&pinned_packages(&target)?)?)?;
+            }
         }
         fs::write(target.join(STAMP), stamp).context("cannot write the stamp")
     }
@@ -357,8 +382,9 @@ impl Installer {
                 Ok(format!("node {node}, npm {npm}"))
             }
             Installer::Pip => version_of("python3", "install Python 3.10 or newer with its venv module"),
-            Installer::Apt => {
-                let version = version_of("apt-get", "the tests run nginx and Redis as Debian packages them")?;
+            Installer::Apt | Installer::AptWithDependencies => {
+                let advice = "the tests run nginx, Redis and Chromium as Debian packages them";
+                let version = version_of("apt-get", advice)?;
                 Ok(version.lines().next().unwrap_or_default().to_owned())
             }
         }
@@ -406,12 +432,40 @@ fn pip_install(target: &Path) -> anyhow::Result<()> {
     )
 }
 
-fn apt_unpack(target: &Path) -> anyhow::Result<()> {
+fn pinned_packages(target: &Path) -> anyhow::Result<Vec<String>> {
     let pins = fs::read_to_string(target.join("packages.txt")).context("the pins were just copied")?;
-    let packages = pins
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let packages = pins.lines().map(str::trim);
+    let packages = packages.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(packages.map(str::to_owned).collect())
+}
+
+/// Returns the packages that an installation of these would bring, which is only simulated.
+fn with_dependencies(packages: &[String]) -> anyhow::Result<Vec<String>> {
+    let mut command = Command::new("apt-get");
+    command
+        .args(["--simulate", "--no-install-recommends", "install"])
+        .args(packages)
+        .env("LC_ALL", "C");
+    let output = command.output().context("apt-get has just told its version")?;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let brought: Vec<String> = stdout.lines().filter_map(brought_package).collect();
+    if !output.status.success() || brought.is_empty() {
+        bail!(
+            "`{}` names no packages; `apt-get update`, as root, brings the lists of packages up to date:\n{}",
+            shown(&command),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(brought)
+}
+
+/// Returns the package of a line such as `Inst libnss3 (2:3.87 Debian:12 [amd64])`.
+fn brought_package(line: &str) -> Option<String> {
+    let name = line.strip_prefix("Inst ")?.split_whitespace().next()?;
+    Some(name.to_owned())
+}
+
+fn apt_unpack(target: &Path, packages: &[String]) -> anyhow::Result<()> {
     run(
         Command::new("apt-get")
             .args(["--quiet", "download"])
@@ -487,6 +541,13 @@ mod tests {
         all.sort();
         all.dedup();
         assert_eq!(all.len(), 2 * ENVIRONMENTS.len(), "no two stamps are equal");
+    }
+
+    #[test]
+    fn package_is_read_from_what_a_simulated_installation_prints() {
+        let line = "Inst libnss3 (2:3.87.1-1 Debian:12.11/oldstable [amd64])";
+        assert_eq!(brought_package(line), Some("libnss3".to_owned()));
+        assert_eq!(brought_package("Conf libnss3 (2:3.87.1-1)"), None);
     }
 
     #[test]
