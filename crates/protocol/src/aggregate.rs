@@ -33,7 +33,7 @@ mod uris;
 mod view;
 
 pub use catalogue::{Catalogue, CatalogueOutput};
-pub use conversation::{Conversation, ConversationOutput, CursorSeal, NoCursors, Routed};
+pub use conversation::{Conversation, ConversationOutput, CursorSeal, NoCursors, Routed, tool_within};
 pub use offer::{ListKind, Offer, OfferedList};
 pub use plan::{
     AggregateLimits, Annotations, Member, MemberName, MemberSpec, Plan, PlanError, PlanSpec, ToolRules,

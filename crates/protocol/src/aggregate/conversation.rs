@@ -86,6 +86,7 @@ use links::{Link, Links};
 use questions::Questions;
 use routes::{Purpose, Route, Routes};
 use routing::{Directed, Refusal, Router, Way};
+pub use search_tools::tool_within;
 use subscriptions::Subscriptions;
 use task_lists::{Step, TaskLists};
 

@@ -109,6 +109,16 @@ async fn scope_of_a_tool_is_wanted_under_its_shown_name_too() -> Result<()> {
             .status,
         403
     );
+    // The rule holds whatever else the arguments have: numbers beyond every range, half a surrogate
+    // pair, the name a second time.
+    for raw in [
+        r#"{"name":"old__echo","arguments":{"n":1e400}}"#,
+        r#"{"name":"old__echo","arguments":{"t":"\ud800"}}"#,
+        r#"{"name":"old__pid","arguments":{},"name":"old__echo"}"#,
+    ] {
+        let refused = searching.call(1, "call_destructive", raw).await?;
+        assert_eq!(refused.status, 403, "{raw}");
+    }
     // Nothing can be judged of a tool that is not known.
     for (tool, arguments) in [
         ("old__unknown", json!({})),

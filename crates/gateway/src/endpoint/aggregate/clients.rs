@@ -6,12 +6,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
-use protocol::aggregate::{CursorSeal, SEARCH_TOOLS, ToolsMode, View};
+use protocol::aggregate::{CursorSeal, SEARCH_TOOLS, ToolsMode, View, tool_within};
 use protocol::exchange::{BackendError, Client, Failure, Principal, SessionKey};
 use protocol::message::{Member, Message};
 use protocol::method::Method;
 use protocol::time::Moment;
-use protocol::tool_schema::arguments_of;
 
 use super::catalogue::CatalogueHandle;
 use super::{Aggregate, Caller, RETRY, Scope, shares_instances};
@@ -170,15 +169,10 @@ impl Aggregate {
         let name = message.text(Member::Name).unwrap_or_default();
         let mut called = own_of(&name);
         if SEARCH_TOOLS.contains(&&*name) {
-            let arguments = arguments_of(message).ok().flatten();
-            let arguments = arguments.and_then(|raw| serde_json::from_slice::<serde_json::Value>(raw).ok());
-            let inner = arguments
-                .as_ref()
-                .and_then(|arguments| arguments.get("name")?.as_str());
-            if let Some(inner) = inner {
-                let found = own_of(inner);
+            if let Some(inner) = tool_within(message) {
+                let found = own_of(&inner);
                 if found.is_empty() {
-                    return Err(inner.to_owned());
+                    return Err(inner);
                 }
                 called.extend(found);
             }

@@ -49,10 +49,23 @@ pub(super) fn find(view: &View, era: Era, message: &Message) -> Answer {
     (tool_answer(era, &result), era)
 }
 
+/// Returns the shown name of the tool that a call of [`SEARCH_TOOLS`] is to call, if it names one.
+/// A rule about tools must be judged on this name: it is the one that is called, whatever else
+/// stands in the arguments.
+///
+/// [`SEARCH_TOOLS`]: crate::aggregate::SEARCH_TOOLS
+pub fn tool_within(message: &Message) -> Option<String> {
+    outer_arguments(message).ok()?.text("name")
+}
+
+fn outer_arguments(message: &Message) -> Result<Object<'_>, &'static str> {
+    let raw = arguments_of(message).map_err(|_| "`arguments` stands twice")?;
+    Ok(raw.and_then(Object::parse).unwrap_or_default())
+}
+
 /// Returns the call that the arguments of another one describe, with everything else of that one.
 pub(super) fn inner_call(message: &Message) -> Result<Message, &'static str> {
-    let raw = arguments_of(message).map_err(|_| "`arguments` stands twice")?;
-    let outer = raw.and_then(Object::parse).unwrap_or_default();
+    let outer = outer_arguments(message)?;
     let name = outer.text("name").ok_or("`name` must be the name of a tool")?;
     let arguments = outer.get("arguments").filter(|raw| *raw != "null");
     if arguments.is_some_and(|raw| !raw.starts_with('{')) {

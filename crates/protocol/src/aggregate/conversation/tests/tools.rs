@@ -270,6 +270,34 @@ fn tools_are_found_and_called_by_what_their_hints_allow() {
 }
 
 #[test]
+fn tool_that_is_judged_is_the_one_that_is_called() {
+    for arguments in [
+        r#"{"name":"gh__list_issues","arguments":{"n":1e400}}"#,
+        r#"{"name":"gh__list_issues","arguments":{"t":"\ud800"}}"#,
+        r#"{"name":"gh__delete_issue","name":"gh__list_issues"}"#,
+        r#"{"n\u0061me":"gh__list_issues"}"#,
+    ] {
+        let mut bench = searching();
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"call_read","arguments":{arguments}}}}}"#
+        );
+        let message = Message::scan(Bytes::from(text)).unwrap();
+        let judged = tool_within(&message);
+        let out = bench.ask(Ask::Call(Call {
+            session: SESSION,
+            call: CallKey(10),
+            request: Request::Plain,
+            message,
+            era: Era::Legacy,
+            mirrored: None,
+            reads_events: true,
+        }));
+        assert_eq!(out.routed[0].own, "list_issues", "{arguments}: {out:?}");
+        assert_eq!(judged.as_deref(), Some("gh__list_issues"), "{arguments}");
+    }
+}
+
+#[test]
 fn hidden_tool_stays_callable_by_its_name() {
     let mut bench = searching();
     bench.routed("github", "tools/call", &json!({"name": "gh__delete_issue"}));
