@@ -627,8 +627,11 @@ impl Conversation {
         }
     }
 
-    fn ask_task_page(&mut self, call: &Call, at: usize, page: CallKey, cursor: Option<&str>) {
-        let Some(member) = self.open_link(at) else { return };
+    /// Asks a member for a page. Returns whether there is such a member.
+    fn ask_task_page(&mut self, call: &Call, at: usize, page: CallKey, cursor: Option<&str>) -> bool {
+        let Some(member) = self.open_link(at) else {
+            return false;
+        };
         let purpose = Purpose::TaskPage(call.call);
         let route = Route {
             member: member.clone(),
@@ -641,6 +644,7 @@ impl Conversation {
             ..call.clone()
         };
         self.ask(&member, Ask::Call(call));
+        true
     }
 
     /// Cancels a call at its member, or where it waits.
@@ -957,7 +961,10 @@ impl Conversation {
                     mirrored: None,
                     reads_events: true,
                 };
-                self.ask_task_page(&call, at, page, Some(&cursor));
+                if !self.ask_task_page(&call, at, page, Some(&cursor)) {
+                    // A reload has removed the member: the list goes without its further pages.
+                    self.handle_task_page(member, of, page, Outcome::Failed(Failure::Retired));
+                }
             }
             Step::Done(tasks) => {
                 let list = self.view.task_list(era, &tasks);

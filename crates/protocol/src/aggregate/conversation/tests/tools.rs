@@ -449,6 +449,37 @@ fn tasks_of_all_members_are_one_list() {
 }
 
 #[test]
+fn list_of_tasks_ends_though_a_reload_removes_a_member_between_its_pages() {
+    let mut bench = tasking();
+    let (call, out) = bench.call("tasks/list", &json!({}));
+    let pages: Vec<CallKey> = out
+        .asks
+        .iter()
+        .filter_map(|(_, ask)| {
+            let Ask::Call(call) = ask else { return None };
+            Some(call.call)
+        })
+        .collect();
+    let plan = Plan::new(spec(vec![member("github", Some("gh")), member("files", None)])).unwrap();
+    bench.catalogue.handle_plan(Arc::new(plan));
+    bench.show();
+    let task = |id: &str| json!({"taskId": id, "status": "working"});
+    let more = json!({"tasks": [task("j")], "nextCursor": "c"});
+    assert!(bench.reply("jobs", pages[1], &more).tells.is_empty());
+    let out = bench.reply("github", pages[0], &json!({"tasks": [task("1")]}));
+    let answer = sole_reply(&out);
+    let ids: Vec<&Value> = answer["result"]["tasks"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|task| &task["taskId"])
+        .collect();
+    assert_eq!(ids, ["github:1", "jobs:j"]);
+    assert!(matches!(out.tells[..], [Tell::Reply { call: answered, .. }] if answered == call));
+    assert_eq!(bench.conversation.open_calls(), 0);
+}
+
+#[test]
 fn list_of_tasks_is_never_empty_because_no_member_answers() {
     let mut bench = tasking();
     let (call, out) = bench.call("tasks/list", &json!({}));
