@@ -25,8 +25,8 @@ use declaration::Declarations;
 use listing::Rendered;
 pub(crate) use listing::{ListRequest, VIA};
 pub(crate) use tables::Item;
-use tables::Tables;
 pub use tables::Withheld;
+use tables::{Owners, Tables};
 
 /// Extensions whose methods Rialto knows, or that have none for servers.
 const KNOWN_EXTENSIONS: [&str; 2] = [task::EXTENSION, mcp_apps::EXTENSION];
@@ -322,16 +322,12 @@ impl View {
         if self.plan.is_single() {
             return Owner::Member(0, uri.to_owned());
         }
-        let mut listed = self.tables.listing(uri).to_vec();
+        let mut listed = Owners::of_bare(self.tables.owners(ListKind::Resources, uri).into_iter());
         if listed.is_empty() {
-            let templates = self.tables.items(ListKind::Templates).iter();
-            let matching = templates.filter(|template| uris::matches(&template.own, uri));
-            let (shown, own): (Vec<&Item>, Vec<&Item>) =
-                matching.partition(|template| template.shown == template.own);
-            let owners = if shown.is_empty() { own } else { shown };
-            listed.extend(owners.into_iter().map(|template| template.member));
-            listed.sort_unstable();
-            listed.dedup();
+            let templates = self.tables.templates();
+            let matching = templates.filter(|(template, _)| uris::matches(template, uri));
+            let matching: Vec<&Owners> = matching.map(|(_, owners)| owners).collect();
+            listed = Owners::of_bare(matching.into_iter());
         }
         self.only(&listed, uri)
     }
@@ -341,10 +337,7 @@ impl View {
         if let Some(item) = self.item(ListKind::Templates, template) {
             return Owner::Member(item.member, item.own.to_string());
         }
-        let templates = self.tables.items(ListKind::Templates).iter();
-        let same = templates.filter(|item| &*item.own == template);
-        let mut listed: Vec<usize> = same.map(|item| item.member).collect();
-        listed.dedup();
+        let listed = Owners::of_bare(self.tables.owners(ListKind::Templates, template).into_iter());
         match self.only(&listed, template) {
             // A client may complete a URI of a resource too.
             Owner::Unknown => self.owner(template),

@@ -6,7 +6,7 @@ use super::CursorSeal;
 use super::answers::{self, Answer};
 use super::search_tools;
 use crate::aggregate::offer::ListKind;
-use crate::aggregate::plan::ToolsMode;
+use crate::aggregate::plan::{Member as PlanMember, MemberName, ToolsMode};
 use crate::aggregate::rewriting::{
     CompletionRef, Speaker, completion_ref, own_completion, own_uri, split_mark,
 };
@@ -234,14 +234,7 @@ impl Router<'_> {
         let (at, own) = match self.view.owner(shown) {
             Owner::Member(at, own) => (at, own),
             Owner::Ambiguous(members) => {
-                let tagged = members
-                    .iter()
-                    .filter_map(|member| self.view.plan().member(member));
-                let candidates: Vec<String> = tagged.map(|member| member.shown_uri(shown)).collect();
-                let text = format!(
-                    "several members have this resource: use one of {}",
-                    candidates.join(", ")
-                );
+                let text = self.several(&members, shown);
                 return Way::Answer(answers::no_resource(shown, &text));
             }
             Owner::Unknown => {
@@ -266,6 +259,26 @@ impl Router<'_> {
             return refusal;
         }
         self.member(at, &own, request, own_uri(&call.message, &own))
+    }
+
+    /// Returns what a client can do about a resource that several members have.
+    fn several(&self, members: &[MemberName], shown: &str) -> String {
+        let members = members.iter();
+        let known = members.filter_map(|member| self.view.plan().member(member));
+        let (tagged, bare): (Vec<&PlanMember>, Vec<&PlanMember>) =
+            known.partition(|member| member.tag().is_some());
+        let uris: Vec<String> = tagged.iter().map(|member| member.shown_uri(shown)).collect();
+        let names: Vec<String> = bare.iter().map(|member| format!("`{}`", member.name())).collect();
+        match uris.is_empty() {
+            true => format!(
+                "several members without a prefix have this resource: {}",
+                names.join(", ")
+            ),
+            false => format!(
+                "several members have this resource: use one of {}",
+                uris.join(", ")
+            ),
+        }
     }
 
     fn completion(&self, call: &Call) -> Way {

@@ -41,11 +41,47 @@ pub(crate) struct Item {
     pub(crate) is_cut: bool,
 }
 
+/// The members that have one URI, or one template, as their own.
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    /// Those whose clients see it as it is.
+    bare: Vec<usize>,
+    /// Those whose clients see it with their name.
+    qualified: Vec<usize>,
+}
+
+impl Owners {
+    fn add(&mut self, member: usize, is_bare: bool) {
+        let owners = if is_bare {
+            &mut self.bare
+        } else {
+            &mut self.qualified
+        };
+        if !owners.contains(&member) {
+            owners.push(member);
+        }
+    }
+
+    /// Returns the members that a bare URI may lead to: those that show it so, if there are any.
+    pub(super) fn of_bare<'o>(owners: impl Iterator<Item = &'o Self> + Clone) -> Vec<usize> {
+        let mut found: Vec<usize> = owners.clone().flat_map(|one| one.bare.iter().copied()).collect();
+        if found.is_empty() {
+            found = owners.flat_map(|one| one.qualified.iter().copied()).collect();
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
 /// The items of one list.
 #[derive(Debug, Default)]
 struct Table {
     items: Vec<Item>,
     by_shown: BTreeMap<Box<str>, usize>,
+    /// Of resources and templates: the members that have each, whether they are shown or not. What
+    /// one of them has does not become another member's because it is withheld or hidden.
+    by_own: BTreeMap<Box<str>, Owners>,
     fingerprint: u64,
 }
 
@@ -53,8 +89,6 @@ struct Table {
 #[derive(Debug)]
 pub(super) struct Tables {
     tables: [Table; 4],
-    /// For each own URI the members that list it.
-    by_own_uri: BTreeMap<Box<str>, Vec<usize>>,
     withheld: Vec<Withheld>,
 }
 
@@ -62,19 +96,7 @@ impl Tables {
     pub(super) fn new(plan: &Plan, members: &[MemberFacts]) -> Self {
         let mut withheld = Vec::new();
         let tables = ListKind::ALL.map(|kind| Table::new(kind, plan, members, &mut withheld));
-        let mut by_own_uri: BTreeMap<Box<str>, Vec<usize>> = BTreeMap::new();
-        let [_, _, resources, _] = &tables;
-        for item in &resources.items {
-            let owners = by_own_uri.entry(item.own.clone()).or_default();
-            if !owners.contains(&item.member) {
-                owners.push(item.member);
-            }
-        }
-        Self {
-            tables,
-            by_own_uri,
-            withheld,
-        }
+        Self { tables, withheld }
     }
 
     fn table(&self, kind: ListKind) -> &Table {
@@ -104,9 +126,15 @@ impl Tables {
         self.table(kind).fingerprint
     }
 
-    /// Returns the members that list this URI as their own.
-    pub(super) fn listing(&self, uri: &str) -> &[usize] {
-        self.by_own_uri.get(uri).map_or(&[], Vec::as_slice)
+    /// Returns the members that list this URI, or this template, as their own.
+    pub(super) fn owners(&self, kind: ListKind, own: &str) -> Option<&Owners> {
+        self.table(kind).by_own.get(own)
+    }
+
+    /// Returns every template with the members that have it.
+    pub(super) fn templates(&self) -> impl Iterator<Item = (&str, &Owners)> + Clone {
+        let templates = self.table(ListKind::Templates).by_own.iter();
+        templates.map(|(template, owners)| (&**template, owners))
     }
 
     pub(super) fn withheld(&self) -> &[Withheld] {
@@ -148,6 +176,12 @@ impl Table {
             searches && RESERVED_NAMES.contains(&shown)
         };
         let mut table = Self::default();
+        if matches!(kind, ListKind::Resources | ListKind::Templates) {
+            for (_, item) in &candidates {
+                let owners = table.by_own.entry(item.own.clone()).or_default();
+                owners.add(item.member, item.own == item.shown);
+            }
+        }
         let mut fingerprint = Fingerprint::default();
         for (_, item) in candidates.into_iter().filter(|(is_hidden, _)| !is_hidden) {
             let claimants = claims.get(&item.shown).map_or(0, Vec::len);

@@ -241,6 +241,40 @@ fn uri_that_is_shown_leads_to_the_member_that_shows_it() {
 }
 
 #[test]
+fn read_is_never_inherited_from_a_member_that_is_withheld_or_hidden() {
+    let hidden = MemberFacts {
+        is_hidden: true,
+        ..known(resources(&["file:///hidden"], &["log://{day}"]))
+    };
+    let view = view(
+        vec![
+            member("one", Some("")),
+            member("two", Some("")),
+            member("away", None),
+            member("any", None),
+        ],
+        vec![
+            known(resources(&["file:///both"], &["same://{x}"])),
+            known(resources(&["file:///both"], &["same://{x}"])),
+            hidden,
+            known(resources(
+                &[],
+                &["file:///{path}", "log://{+rest}", "same://{+rest}"],
+            )),
+        ],
+    );
+    let owner = |member, own: &str| Owner::Member(member, own.to_owned());
+    let both = Owner::Ambiguous(vec!["one".into(), "two".into()]);
+    assert_eq!(view.owner("file:///both"), both);
+    assert_eq!(view.owner("same://1"), both);
+    assert_eq!(view.owner_of_template("same://{x}"), both);
+    assert_eq!(view.owner("file:///hidden"), owner(2, "file:///hidden"));
+    let either = Owner::Ambiguous(vec!["away".into(), "any".into()]);
+    assert_eq!(view.owner("log://1"), either);
+    assert_eq!(view.owner("file:///other"), owner(3, "file:///other"));
+}
+
+#[test]
 fn pages_go_on_after_a_change() {
     let members = || vec![member("m", Some(""))];
     let before = view(members(), vec![known(tools(&["a", "b", "c", "d"]))]);
