@@ -108,7 +108,13 @@ impl OfferedList {
         self.items.iter().map(|item| &**item)
     }
 
-    /// Returns why the list is withheld, if it is: it went beyond a limit, or could not be read.
+    /// Returns whether the list was read, so that it holds until another one is.
+    pub(super) fn holds(&self) -> bool {
+        self.withheld.is_none() || !self.items.is_empty()
+    }
+
+    /// Returns why the list is withheld, if it is: it went beyond a limit, or could not be read. If
+    /// it has items all the same, these are what could be read before.
     pub fn withheld(&self) -> Option<&str> {
         self.withheld.as_deref()
     }

@@ -1,10 +1,12 @@
 //! The reading of one member: all its lists to their end, and again when they change.
 //!
 //! To the member's instance an [`OfferReader`] is a user with a session key of its own. It asks for
-//! lists and nothing else, answers no question, and keeps what it read before if the server fails.
+//! lists and nothing else, answers no question, and keeps what it read before if the server fails. A
+//! list that the server answers with an error is such a failure: it is kept, and asked for again.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::offer::{ListKind, Offer, OfferedList};
 use super::plan::AggregateLimits;
@@ -14,10 +16,17 @@ use crate::error_code;
 use crate::exchange::{Ask, Call, CallKey, Client, Failure, Request, ServerInfo, SessionKey, Tell};
 use crate::message::{Member, Message, quoted};
 use crate::object::{Object, elements};
-use crate::time::Moment;
+use crate::time::{Moment, earliest};
 
 /// Aggregates that one list is known to have come through.
 const MAX_VIA: usize = 64;
+/// The pause before a list is asked for again that was answered with an error. It doubles with each
+/// further error.
+const RETRY: Duration = Duration::from_secs(1);
+/// How often it doubles.
+const MAX_DOUBLINGS: u32 = 5;
+/// What is added to the reason of an error where clients are shown what was read before.
+const KEPT: &str = "; what it listed before is shown";
 
 /// Why a member could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +90,12 @@ pub struct OfferReader {
     /// When these may be read. A server that announces a change at each reading, or again and
     /// again, is not read without a pause.
     not_before: Moment,
-    lists: [OfferedList; 4],
+    /// Those that the server has answered with an error.
+    refused: BTreeSet<ListKind>,
+    /// When these are asked for again, and after how many errors in a row.
+    retry: (Moment, u32),
+    /// `None` where a list was never read.
+    lists: [Option<OfferedList>; 4],
     /// The aggregates that they have come through.
     via: BTreeSet<String>,
     /// The fingerprint of what was given out last.
@@ -90,8 +104,18 @@ pub struct OfferReader {
 }
 
 impl OfferReader {
-    /// Returns a reader, whose first output opens a user of the member's instance.
-    pub fn new(session: SessionKey, client: Arc<Client>, limits: &AggregateLimits) -> Self {
+    /// Returns a reader, whose first output opens a user of the member's instance. `known` is what
+    /// the member offered last, if that is known.
+    pub fn new(
+        session: SessionKey,
+        client: Arc<Client>,
+        limits: &AggregateLimits,
+        known: Option<&Offer>,
+    ) -> Self {
+        let read = |kind: ListKind| {
+            let list = known.map(|offer| offer.list(kind));
+            list.filter(|list| list.holds()).cloned()
+        };
         let mut reader = Self {
             session,
             client,
@@ -102,7 +126,9 @@ impl OfferReader {
             stale: BTreeSet::new(),
             announced: BTreeSet::new(),
             not_before: Moment::START,
-            lists: Default::default(),
+            refused: BTreeSet::new(),
+            retry: (Moment::START, 0),
+            lists: ListKind::ALL.map(read),
             via: BTreeSet::new(),
             given: None,
             outputs: VecDeque::new(),
@@ -148,16 +174,27 @@ impl OfferReader {
     /// Returns when [`Self::handle_deadline`] is to be called.
     pub fn next_deadline(&self) -> Option<Moment> {
         let is_waiting = matches!(self.stage, Stage::Open(_)) && self.reading.is_none();
-        (is_waiting && !self.announced.is_empty()).then_some(self.not_before)
+        if !is_waiting {
+            return None;
+        }
+        let announced = (!self.announced.is_empty()).then_some(self.not_before);
+        let refused = (!self.refused.is_empty()).then_some(self.retry.0);
+        earliest(announced, refused)
     }
 
-    /// Reads what was announced as changed, if it is time.
+    /// Reads what was announced as changed, and asks again for what was refused, if it is time.
     pub fn handle_deadline(&mut self, now: Moment) {
-        if self.next_deadline().is_some_and(|due| due <= now) {
+        if self.next_deadline().is_none_or(|due| due > now) {
+            return;
+        }
+        if self.not_before <= now {
             self.not_before = now.after(self.limits.coalesce);
             self.stale.append(&mut self.announced);
-            self.go_on();
         }
+        if self.retry.0 <= now {
+            self.stale.append(&mut self.refused);
+        }
+        self.go_on();
     }
 
     /// Takes what the instance has for the reader.
@@ -168,11 +205,12 @@ impl OfferReader {
                 self.stage = Stage::Open(server_info);
                 self.via.clear();
                 self.announced.clear();
+                self.refused.clear();
                 self.not_before = now.after(self.limits.coalesce);
                 self.stale.extend(ListKind::ALL);
                 self.go_on();
             }
-            Tell::Reply { call, message, .. } => self.handle_reply(call, &message),
+            Tell::Reply { call, message, .. } => self.handle_reply(now, call, &message),
             Tell::Failed { call, failure, .. } => {
                 let is_opening = matches!(self.stage, Stage::Opening(opening) if opening == call);
                 if is_opening {
@@ -196,6 +234,7 @@ impl OfferReader {
     fn fail(&mut self, failure: ReadFailure) {
         self.stale.clear();
         self.announced.clear();
+        self.refused.clear();
         self.outputs.push_back(ReaderOutput::Failed(failure));
     }
 
@@ -253,17 +292,41 @@ impl OfferReader {
             }
             self.put(kind, OfferedList::default());
         }
-        let offer = Offer::new(server, self.lists.clone()).through(self.via.clone());
+        let lists = self.lists.clone().map(Option::unwrap_or_default);
+        let offer = Offer::new(server, lists).through(self.via.clone());
         if self.given.replace(offer.fingerprint()) != Some(offer.fingerprint()) {
             self.outputs.push_back(ReaderOutput::Offered(Arc::new(offer)));
         }
     }
 
-    fn put(&mut self, kind: ListKind, list: OfferedList) {
-        let mut lists = ListKind::ALL.into_iter().zip(&mut self.lists);
-        if let Some((_, place)) = lists.find(|(known, _)| *known == kind) {
-            *place = list;
+    fn place(&mut self, kind: ListKind) -> &mut Option<OfferedList> {
+        let [tools, prompts, resources, templates] = &mut self.lists;
+        match kind {
+            ListKind::Tools => tools,
+            ListKind::Prompts => prompts,
+            ListKind::Resources => resources,
+            ListKind::Templates => templates,
         }
+    }
+
+    fn put(&mut self, kind: ListKind, list: OfferedList) {
+        *self.place(kind) = Some(list);
+    }
+
+    /// Notes why a list could not be read. What was read of it before still holds.
+    fn put_unread(&mut self, kind: ListKind, reason: String) {
+        let place = self.place(kind);
+        let known = place.take().filter(OfferedList::holds);
+        *place = Some(match known {
+            Some(known) => OfferedList {
+                withheld: Some(reason + KEPT),
+                ..known
+            },
+            None => OfferedList {
+                withheld: Some(reason),
+                ..OfferedList::default()
+            },
+        });
     }
 
     fn ask_page(&mut self, kind: ListKind, call: CallKey, cursor: Option<&str>) {
@@ -285,7 +348,7 @@ impl OfferReader {
         self.ask(call);
     }
 
-    fn handle_reply(&mut self, call: CallKey, message: &Message) {
+    fn handle_reply(&mut self, now: Moment, call: CallKey, message: &Message) {
         if matches!(self.stage, Stage::Opening(opening) if opening == call) {
             self.stage = Stage::Closed;
             let refusal = message.object(Member::Error).text("message");
@@ -306,6 +369,23 @@ impl OfferReader {
             }
             Page::Last => {
                 self.put(kind, reading.list);
+                if self.refused.is_empty() {
+                    self.retry.1 = 0;
+                }
+                self.go_on();
+            }
+            Page::Refused(reason) => {
+                self.put_unread(kind, reason);
+                if self.refused.is_empty() {
+                    let (_, errors) = self.retry;
+                    let pause = RETRY * (1 << errors.min(MAX_DOUBLINGS));
+                    self.retry = (now.after(pause), errors + 1);
+                }
+                self.refused.insert(kind);
+                self.go_on();
+            }
+            Page::Unread(reason) => {
+                self.put_unread(kind, reason);
                 self.go_on();
             }
             Page::Withheld(reason) => {
@@ -336,6 +416,10 @@ fn via_of(message: &Message) -> Vec<String> {
 enum Page {
     More(String),
     Last,
+    /// The server has answered with an error, for this reason: it may give the list later.
+    Refused(String),
+    /// Its answer cannot be read, for this reason.
+    Unread(String),
     /// The list is not shown, for this reason.
     Withheld(String),
 }
@@ -350,11 +434,11 @@ impl Reading {
                 return Page::Last;
             }
             let text = error.text("message").unwrap_or_default();
-            return Page::Withheld(format!("the server answers `{method}` with an error: {text}"));
+            return Page::Refused(format!("the server answers `{method}` with an error: {text}"));
         }
         let result = message.object(Member::Result);
         let Some(items) = result.get(self.kind.member()).and_then(elements) else {
-            return Page::Withheld(format!("the server's answer to `{method}` is no list"));
+            return Page::Unread(format!("the server's answer to `{method}` is no list"));
         };
         self.pages += 1;
         self.bytes += items.iter().map(|item| item.len()).sum::<usize>();

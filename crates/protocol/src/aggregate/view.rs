@@ -228,6 +228,24 @@ impl View {
         fingerprint.value()
     }
 
+    /// Returns why a list is empty, if members have such a list and it could not be read.
+    pub(crate) fn unread(&self, kind: ListKind) -> Option<String> {
+        if self.count(kind) > 0 {
+            return None;
+        }
+        let whole = |one: &&Withheld| one.kind == kind && one.name.is_empty();
+        let unread = self.withheld().iter().filter(whole);
+        let reasons: Vec<String> = unread
+            .map(|one| format!("`{}`: {}", one.member, one.reason))
+            .collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
+    /// Returns what a member offered last, by its name.
+    pub fn offered(&self, member: &str) -> Option<&Arc<Offer>> {
+        self.offer(self.position(member)?)
+    }
+
     /// Returns what a member offered last.
     pub(crate) fn offer(&self, at: usize) -> Option<&Arc<Offer>> {
         self.members.get(at)?.offer.as_ref()

@@ -472,7 +472,8 @@ impl SimulationRun {
                 let session = SessionKey(READERS as u64 + aggregate.readers);
                 aggregate.readers += 1;
                 let client = Client::declaring(Principal::anonymous(), None, None);
-                reading.reader = Some(OfferReader::new(session, Arc::new(client), &limits));
+                let known = aggregate.known.get(&backend).map(|offer| &**offer);
+                reading.reader = Some(OfferReader::new(session, Arc::new(client), &limits, known));
                 (reading.is_read, reading.again) = (false, false);
                 reading.tells.clear();
             }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use http::HeaderMap;
 use parking_lot::Mutex;
-use protocol::aggregate::{AggregateLimits, MemberName, OfferReader, ReaderOutput};
+use protocol::aggregate::{AggregateLimits, MemberName, Offer, OfferReader, ReaderOutput};
 use protocol::exchange::{Ask, Client, Failure, Principal, SessionKey, Tell};
 use protocol::time::Moment;
 
@@ -76,10 +76,11 @@ impl ReaderHandle {
         principal: Principal,
         clock: Clock,
         limits: &AggregateLimits,
+        known: Option<&Offer>,
     ) -> Arc<Self> {
         let info = bytes::Bytes::from_static(CLIENT_INFO.as_bytes());
         let client = Arc::new(Client::declaring(principal, None, Some(info)));
-        let reader = OfferReader::new(session, Arc::clone(&client), limits);
+        let reader = OfferReader::new(session, Arc::clone(&client), limits, known);
         Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
             subject,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use http::HeaderMap;
 use protocol::aggregate::{Member, MemberName, Offer, ReadFailure};
 use protocol::exchange::{Failure, Principal, SessionKey, UpstreamFault};
 
@@ -92,17 +93,16 @@ impl Aggregate {
             // Those that all callers share are tried again after a while in any case.
             let is_tried = |reading: &Reading| scope.is_none() || reading.reader.is_some() || reading.is_read;
             let is_tried = self.readings.lock().get(&key).is_some_and(is_tried);
-            let is_known = || scope.is_none() && self.is_known(member.name());
+            let is_known = || scope.is_none() && self.known_offer(member.name()).is_some();
             if !is_tried && !is_known() {
                 self.read_wanted(scope, member.name());
             }
         }
     }
 
-    /// Returns whether an offer is known that all callers share.
-    fn is_known(&self, member: &MemberName) -> bool {
-        let known = self.known.lock();
-        known.get(member).is_some_and(|known| known.offer.is_some())
+    /// Returns the offer of a member that all callers share, if it is known.
+    fn known_offer(&self, member: &str) -> Option<Arc<Offer>> {
+        self.known.lock().get(member)?.offer.clone()
     }
 
     /// Looks by a reading whether a remote server is there: nothing else tells. How a child is doing
@@ -134,7 +134,14 @@ impl Aggregate {
             // What a caller's own server offers is read for that caller alone.
             return;
         }
-        let headers = scope.as_ref().map(|_| self.catalogue(&scope).headers().clone());
+        let (headers, known) = match &scope {
+            Some(_) => {
+                let catalogue = self.catalogue(&scope);
+                let known = catalogue.view().offered(member).cloned();
+                (catalogue.headers().clone(), known)
+            }
+            None => (HeaderMap::new(), self.known_offer(member)),
+        };
         let key = (scope.clone(), plan.name().clone());
         let mut readings = self.readings.lock();
         let reading = readings.entry(key).or_default();
@@ -157,12 +164,13 @@ impl Aggregate {
                         scope,
                         member: plan.name().clone(),
                         endpoint: Arc::clone(endpoint),
-                        headers: headers.unwrap_or_default(),
+                        headers,
                     },
                     session,
                     principal,
                     self.shared.clock,
                     members.plan.limits(),
+                    known.as_deref(),
                 );
                 reading.reader = Some(Arc::clone(&reader));
                 (reading.is_read, reading.again) = (false, false);

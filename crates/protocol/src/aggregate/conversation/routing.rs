@@ -125,6 +125,11 @@ impl Router<'_> {
             .filter(|raw| may_have(raw, &["cursor"]));
         let params = params.and_then(Object::parse).unwrap_or_default();
         let cursor = params.get("cursor").filter(|raw| *raw != "null");
+        if let Some(why) = self.view.unread(kind) {
+            // An empty list would mean that there is nothing.
+            let refused = answers::error(error_code::INTERNAL_ERROR, &why);
+            return Way::Unknown(Refusal::Answer(refused));
+        }
         let size = self.view.plan().limits().page_size;
         if cursor.is_none() && size.is_none() {
             return Way::Answer((self.view.list(request), self.era));

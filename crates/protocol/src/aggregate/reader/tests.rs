@@ -12,8 +12,12 @@ fn message(text: &str) -> Message {
 }
 
 fn reader(limits: AggregateLimits) -> OfferReader {
+    reader_that_knows(None, limits)
+}
+
+fn reader_that_knows(known: Option<&Offer>, limits: AggregateLimits) -> OfferReader {
     let client = Client::declaring(Principal::anonymous(), None, None);
-    OfferReader::new(SESSION, Arc::new(client), &limits)
+    OfferReader::new(SESSION, Arc::new(client), &limits, known)
 }
 
 fn opened(reader: &mut OfferReader, capabilities: &str) {
@@ -49,9 +53,13 @@ fn asked(reader: &mut OfferReader) -> (CallKey, String) {
 }
 
 fn answer(reader: &mut OfferReader, call: CallKey, response: &str) {
+    answer_at(reader, START, call, response);
+}
+
+fn answer_at(reader: &mut OfferReader, now: Moment, call: CallKey, response: &str) {
     let message = message(&format!(r#"{{"jsonrpc":"2.0","id":0,{response}}}"#));
     reader.handle_tell(
-        START,
+        now,
         Tell::Reply {
             session: SESSION,
             call,
@@ -169,6 +177,71 @@ fn list_that_cannot_be_read_is_withheld_and_a_missing_method_is_an_empty_list() 
         "the server's answer to `resources/list` is no list"
     );
     assert_eq!(reason(ListKind::Templates), None);
+}
+
+const OUT_OF_ORDER: &str = r#""error":{"code":-32603,"message":"out of order"}"#;
+
+#[test]
+fn list_that_is_refused_later_is_kept_and_asked_for_again_at_growing_intervals() {
+    let mut reader = reader(AggregateLimits::default());
+    opened(&mut reader, r#"{"tools":{}}"#);
+    read_tools(&mut reader, r#""result":{"tools":[{"name":"a"}]}"#);
+    offered(&mut reader);
+    reader.handle_changed(Some(ListKind::Tools));
+    read_tools(&mut reader, OUT_OF_ORDER);
+    let offer = offered(&mut reader);
+    let tools = offer.list(ListKind::Tools);
+    assert_eq!(tools.items().collect::<Vec<_>>(), [r#"{"name":"a"}"#]);
+    assert_eq!(
+        tools.withheld(),
+        Some("the server answers `tools/list` with an error: out of order; what it listed before is shown")
+    );
+    let mut now = START;
+    for seconds in [1, 2, 4, 8, 16, 32, 32] {
+        let due = now.after(Duration::from_secs(seconds));
+        assert_eq!(reader.next_deadline(), Some(due));
+        now = due;
+        reader.handle_deadline(now);
+        let (call, _) = asked(&mut reader);
+        answer_at(&mut reader, now, call, OUT_OF_ORDER);
+        assert!(reader.poll_output().is_none(), "nothing has changed");
+    }
+    reader.handle_deadline(reader.next_deadline().unwrap());
+    read_tools(&mut reader, r#""result":{"tools":[{"name":"b"}]}"#);
+    let tools = offered(&mut reader).list(ListKind::Tools).clone();
+    assert_eq!(tools.items().collect::<Vec<_>>(), [r#"{"name":"b"}"#]);
+    assert_eq!((tools.withheld(), reader.next_deadline()), (None, None));
+}
+
+#[test]
+fn list_that_is_refused_at_first_is_that_of_the_last_offer() {
+    let mut before = reader(AggregateLimits::default());
+    opened(&mut before, r#"{"tools":{}}"#);
+    read_tools(&mut before, r#""result":{"tools":[{"name":"a"}]}"#);
+    let known = offered(&mut before);
+    let mut reader = reader_that_knows(Some(&known), AggregateLimits::default());
+    opened(&mut reader, r#"{"tools":{}}"#);
+    read_tools(&mut reader, OUT_OF_ORDER);
+    assert_eq!(offered(&mut reader).count(ListKind::Tools), 1);
+    let mut reader = reader_that_knows(Some(&known), AggregateLimits::default());
+    opened(&mut reader, r#"{"resources":{}}"#);
+    read_resources(&mut reader);
+    assert_eq!(
+        offered(&mut reader).count(ListKind::Tools),
+        0,
+        "the server has no tools any more"
+    );
+}
+
+/// Answers the lists of resources.
+fn read_resources(reader: &mut OfferReader) {
+    for empty in [
+        r#""result":{"resources":[]}"#,
+        r#""result":{"resourceTemplates":[]}"#,
+    ] {
+        let (call, _) = asked(reader);
+        answer(reader, call, empty);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Handshake, discovery, lists, pages, and what changes of them.
 
 use super::*;
+use crate::aggregate::offer::OfferedList;
 use crate::aggregate::plan::AggregateLimits;
 
 fn names(answer: &Value) -> Vec<String> {
@@ -66,6 +67,30 @@ fn client_waits_while_nothing_is_known_and_then_gets_an_error_and_no_empty_list(
     );
     assert!(failed.iter().any(|(failed, _)| *failed == call), "{failed:?}");
     assert_eq!(bench.conversation.next_deadline(), None);
+}
+
+#[test]
+fn list_that_no_member_could_give_is_an_error_and_no_empty_list() {
+    let unread = |declared: &str| {
+        let server = Arc::clone(offering(declared, &[], &[], &[], &[]).server_info());
+        let mut lists: [OfferedList; 4] = Default::default();
+        lists[0].withheld = Some("out of order".to_owned());
+        Arc::new(Offer::new(server, lists))
+    };
+    let offers = vec![("github", unread(ALL)), ("files", unread(MODERN))];
+    let mut bench = Bench::opened(two(), offers, ToolsMode::All, Era::Legacy, "{}");
+    let answer = bench.answered("tools/list", &json!({}));
+    assert_eq!(answer["error"]["code"], -32603);
+    assert_eq!(
+        answer["error"]["message"],
+        "`github`: out of order; `files`: out of order"
+    );
+    let empty = bench.answered("prompts/list", &json!({}));
+    assert_eq!(empty["result"]["prompts"], json!([]), "no member has prompts");
+    // What one member has is shown, whatever another has.
+    let offers = vec![("github", unread(ALL)), super::offers().remove(1)];
+    let mut bench = Bench::opened(two(), offers, ToolsMode::All, Era::Legacy, "{}");
+    assert_eq!(names(&bench.answered("tools/list", &json!({}))), ["files__read"]);
 }
 
 #[test]
