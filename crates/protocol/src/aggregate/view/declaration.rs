@@ -55,7 +55,9 @@ impl Declarations {
         let limit = plan.limits().instructions_limit;
         let instructions = instructions(plan.instructions(), &texts, limit);
         let info = plan.server_info().to_string();
-        let capabilities = PerEra::new(|era| union(era, &offers, tables));
+        // Clients read declarations once, so what a member may turn out to have must stand there.
+        let may_grow = members.iter().any(|facts| facts.offer.is_none());
+        let capabilities = PerEra::new(|era| union(era, &offers, tables, may_grow));
         let plain = PerEra::new(|era| {
             let mut shown = capabilities.get(era).clone();
             for name in MUTUAL {
@@ -113,8 +115,9 @@ impl Declarations {
     }
 }
 
-/// Returns the capabilities of all members together, as clients of this era see them.
-fn union(era: Era, offers: &[(usize, &Offer)], tables: &Tables) -> Value {
+/// Returns the capabilities of all members together, as clients of this era see them. `may_grow` is
+/// whether there are members of which nothing is known.
+fn union(era: Era, offers: &[(usize, &Offer)], tables: &Tables, may_grow: bool) -> Value {
     let mut union = Map::new();
     for (_, offer) in offers {
         let capabilities = capabilities_for(era, offer.server_info());
@@ -124,10 +127,8 @@ fn union(era: Era, offers: &[(usize, &Offer)], tables: &Tables) -> Value {
     }
     for kind in [ListKind::Tools, ListKind::Prompts, ListKind::Resources] {
         let name = kind.capability();
-        if !offers
-            .iter()
-            .any(|(at, offer)| offers_kind(kind, *at, offer, tables))
-        {
+        let mut offers = offers.iter();
+        if !may_grow && !offers.any(|(at, offer)| offers_kind(kind, *at, offer, tables)) {
             union.remove(name);
             continue;
         }

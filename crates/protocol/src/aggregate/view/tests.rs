@@ -371,6 +371,30 @@ fn capability_of_which_policy_leaves_nothing_is_not_shown() {
 }
 
 #[test]
+fn kinds_that_an_unknown_member_may_have_are_declared() {
+    let resources = || {
+        let declared = r#"{"protocolVersion":"2025-11-25","capabilities":{"resources":{}},"serverInfo":{"name":"s","version":"1"}}"#;
+        known(offer(Era::Legacy, declared, [&[]; 4]))
+    };
+    let shown = |facts: Vec<MemberFacts>| {
+        let members = ["a", "b"].map(|name| member(name, None)).into_iter().collect();
+        let view = view(members, facts);
+        let server = view.declarations().for_client(Era::Legacy, &client("{}"));
+        let result: Value = serde_json::from_slice(server.message.raw(Member::Result).unwrap()).unwrap();
+        result["capabilities"].clone()
+    };
+    let changing = json!({"listChanged": true});
+    assert_eq!(
+        shown(vec![resources(), MemberFacts::default()]),
+        json!({"tools": changing, "prompts": changing, "resources": changing})
+    );
+    assert_eq!(
+        shown(vec![resources(), resources()]),
+        json!({"resources": changing})
+    );
+}
+
+#[test]
 fn list_is_kept_no_longer_than_each_member_allows() {
     use crate::aggregate::offer::OfferedList;
     let list = |ttl, public| OfferedList {
