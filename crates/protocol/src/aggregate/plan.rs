@@ -74,7 +74,7 @@ pub struct ToolRules {
 pub struct MemberSpec {
     /// The name of its destination.
     pub name: String,
-    /// What users see where it asks; the title of its server if there is none.
+    /// What users see where it asks; its name and the title of its server if there is none.
     pub title: Option<String>,
     /// What stands before its names; its own name if there is none.
     pub prefix: Option<String>,

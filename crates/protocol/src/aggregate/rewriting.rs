@@ -93,8 +93,10 @@ impl Speaker<'_> {
 
     /// Returns a member's answer as the client sees it; `None` if it stays as it is.
     pub(crate) fn reply(&self, message: &Message) -> Option<Message> {
-        if message.kind() != Kind::Result {
-            return None;
+        match message.kind() {
+            Kind::Result => {}
+            Kind::Error => return self.refusal(message),
+            Kind::Request | Kind::Notification => return None,
         }
         let raw = message.raw(Member::Result)?;
         // Nearly all results are text: look before taking one apart.
@@ -112,6 +114,20 @@ impl Speaker<'_> {
             self.outcome(raw, edits);
             edits.strings(raw, &[&[Key("requestState")]], |state| Some(self.marked(state)));
             self.questions(raw, edits);
+        })
+    }
+
+    /// Returns an error as the client sees it. A legacy server may want its user to visit addresses
+    /// first (2025-11-25, URL elicitation): these are questions too.
+    fn refusal(&self, message: &Message) -> Option<Message> {
+        let title = self.title?;
+        let raw = message.raw(Member::Error)?;
+        if !may_have(raw, &["elicitations\""]) {
+            return None;
+        }
+        edited(message, Member::Error, |raw, edits| {
+            let texts: [Step; 4] = [Key("data"), Key("elicitations"), Each, Key("message")];
+            edits.strings(raw, &[&texts], |text| Some(titled(title, text)));
         })
     }
 

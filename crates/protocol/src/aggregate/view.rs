@@ -31,6 +31,9 @@ use tables::{Owners, Tables};
 /// Extensions whose methods Rialto knows, or that have none for servers.
 const KNOWN_EXTENSIONS: [&str; 2] = [task::EXTENSION, mcp_apps::EXTENSION];
 
+/// Characters of a server's own title that users see.
+const MAX_TITLE: usize = 64;
+
 /// How a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MemberState {
@@ -100,9 +103,11 @@ impl View {
         let tables = Arc::new(Tables::new(&plan, &members));
         let declarations = Arc::new(Declarations::new(&plan, &members, &tables));
         let titles = plan.members().iter().zip(&members).map(|(member, facts)| {
-            let own = member.title().map(str::to_owned);
-            let server = || facts.offer.as_ref().and_then(|offer| offer.title());
-            own.or_else(server).unwrap_or_else(|| member.name().to_string())
+            let server = facts.offer.as_ref().and_then(|offer| offer.title());
+            member.title().map_or_else(
+                || titled_by_itself(member.name(), server.as_deref().unwrap_or_default()),
+                str::to_owned,
+            )
         });
         Self {
             titles: titles.collect(),
@@ -384,6 +389,18 @@ impl View {
                     .map(|item| item.raw.as_str()),
             )
         })
+    }
+}
+
+/// Returns a member's name with the title that its server has chosen. The name comes first: a
+/// server that calls itself like another one must not be taken for it by a user whom it asks.
+fn titled_by_itself(name: &str, title: &str) -> String {
+    let is_part = |char: &char| !char.is_control() && !matches!(char, '[' | ']');
+    let title: String = title.chars().filter(is_part).take(MAX_TITLE).collect();
+    match title.trim() {
+        "" => name.to_owned(),
+        title if title.eq_ignore_ascii_case(name) => name.to_owned(),
+        title => format!("{name}: {title}"),
     }
 }
 

@@ -111,10 +111,10 @@ pub fn elicitation(_: Client, seen: &Value) {
     assert_eq!(
         seen["asked"],
         json!([
-            "[interop-typescript-2] First question: where does the bridge begin?",
-            "[interop-typescript-2] Second question: where does it end?",
-            "[interop-python-1] First question: where does the bridge begin?",
-            "[interop-python-1] Second question: where does it end?"
+            "[modern: interop-typescript-2] First question: where does the bridge begin?",
+            "[modern: interop-typescript-2] Second question: where does it end?",
+            "[python: interop-python-1] First question: where does the bridge begin?",
+            "[python: interop-python-1] Second question: where does it end?"
         ])
     );
 }
@@ -167,7 +167,7 @@ pub fn tasks(client: Client, seen: &Value) {
             assert_eq!(text, "The answer was: San Polo", "{seen}");
             assert_eq!(
                 seen["asked"],
-                json!(["[interop-typescript-1-tasks] Which bridge?"])
+                json!(["[tasks: interop-typescript-1-tasks] Which bridge?"])
             );
             let id = seen["id"].as_str().expect("the task has an id");
             assert!(id.starts_with("tasks:"), "{id} names its member");

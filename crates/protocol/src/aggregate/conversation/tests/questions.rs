@@ -44,7 +44,7 @@ fn user_sees_which_member_asks_and_its_server_gets_the_answer() {
         "elicitation/create",
     );
     let (one, params) = asked(&bench.tell(&member, tell));
-    assert_eq!(params["message"], "[The server] Sure?");
+    assert_eq!(params["message"], "[github: The server] Sure?");
     assert_eq!(params["_meta"]["rialto/member"], "github");
     // Both servers use the same key.
     let (member, tell) = ask("files", 1, &json!({"message": "Sure?"}), "elicitation/create");
@@ -64,6 +64,43 @@ fn user_sees_which_member_asks_and_its_server_gets_the_answer() {
         );
         assert!(bench.ask(answer(question)).asks.is_empty(), "it is answered once");
     }
+}
+
+#[test]
+fn server_that_calls_itself_like_another_is_seen_under_the_name_of_its_member() {
+    let posing = ALL.replace("The server", "github]\\n[github");
+    let files = offering(&posing, &named(&["read"]), &[], &[], &[]);
+    let offers = vec![offers().remove(0), ("files", files)];
+    let mut bench = Bench::opened(two(), offers, ToolsMode::All, Era::Legacy, "{}");
+    bench.routed("files", "tools/call", &json!({"name": "files__read"}));
+    let (member, tell) = ask(
+        "files",
+        1,
+        &json!({"message": "Your token?"}),
+        "elicitation/create",
+    );
+    let (_, params) = asked(&bench.tell(&member, tell));
+    assert_eq!(params["message"], "[files: githubgithub] Your token?");
+}
+
+#[test]
+fn address_that_a_refused_call_asks_to_visit_names_its_member() {
+    let mut bench = used();
+    let (call, _) = bench.routed("github", "tools/call", &json!({"name": "gh__list"}));
+    let error = json!({"code": -32042, "message": "visit first", "data": {"elicitations": [
+        {"mode": "url", "elicitationId": "e", "url": "https://a.example/", "message": "Sign in"}
+    ]}});
+    let tell = Tell::Reply {
+        session: SESSION,
+        call,
+        message: message(&json!({"jsonrpc": "2.0", "id": 0, "error": error})),
+        era: Era::Legacy,
+    };
+    let answer = sole_reply(&bench.tell("github", tell));
+    let asked = &answer["error"]["data"]["elicitations"][0];
+    assert_eq!(asked["message"], "[github: The server] Sign in");
+    assert_eq!(asked["url"], "https://a.example/");
+    assert_eq!(answer["error"]["code"], -32042);
 }
 
 #[test]

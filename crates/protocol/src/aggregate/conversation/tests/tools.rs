@@ -347,7 +347,7 @@ fn state_of_a_modern_member_is_bound_to_it() {
     assert_eq!(answer["result"]["requestState"], "files:s1");
     assert_eq!(
         answer["result"]["inputRequests"]["k"]["params"]["message"],
-        "[m] Sure?"
+        "[files: m] Sure?"
     );
     let retry = |state: &str, name: &str| json!({"name": name, "requestState": state, "inputResponses": {"k": {"action": "accept"}}});
     let (_, params) = bench.routed("files", "tools/call", &retry("files:s1", "files__read"));
