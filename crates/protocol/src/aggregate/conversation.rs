@@ -506,7 +506,16 @@ impl Conversation {
         let purpose = match (&call.request, &request) {
             (Request::Subscribe { uri: shown }, Request::Subscribe { uri: own }) => {
                 // An update may come before the answer does.
-                self.subscriptions.add(&member, own, shown);
+                if !self.subscriptions.add(&member, own, shown) {
+                    let Call { session, call, .. } = call;
+                    let limit = "resource subscriptions";
+                    let failure = Failure::Overloaded { limit };
+                    return self.tell(Tell::Failed {
+                        session,
+                        call,
+                        failure,
+                    });
+                }
                 let (own, shown) = (own.clone(), shown.clone());
                 Purpose::Subscribe { own, shown }
             }
@@ -1014,8 +1023,27 @@ impl Conversation {
         // Resources and templates have one notification.
         changed.dedup();
         self.tell_changed(changed);
+        self.open_subscribed();
         self.try_open(now);
         self.try_waiting(now);
+    }
+
+    /// Opens members anew that have subscriptions of the client, could not be opened when they were
+    /// lost, and are there again.
+    fn open_subscribed(&mut self) {
+        if self.user.as_ref().is_none_or(User::is_closed) {
+            return;
+        }
+        let lost: Vec<usize> = self
+            .links
+            .lost()
+            .filter(|link| !self.subscriptions.of(link.member()).is_empty())
+            .filter_map(|link| self.view.position(link.member()))
+            .filter(|at| self.view.is_up(*at))
+            .collect();
+        for at in lost {
+            self.open_link(at);
+        }
     }
 
     /// Returns the members that the plan has no more and that have no open call.

@@ -310,6 +310,12 @@ impl View {
         &self.members
     }
 
+    /// Returns whether the server of a member answers.
+    pub(crate) fn is_up(&self, at: usize) -> bool {
+        let facts = self.members.get(at);
+        facts.is_some_and(|facts| facts.state == MemberState::Ok)
+    }
+
     pub(crate) fn position(&self, member: &str) -> Option<usize> {
         let mut members = self.plan.members().iter();
         members.position(|known| &**known.name() == member)

@@ -130,6 +130,11 @@ impl Links {
         self.0.iter().filter(|link| link.is_attached())
     }
 
+    /// Returns the links through which nothing can be asked until they are opened again.
+    pub(super) fn lost(&self) -> impl Iterator<Item = &Link> {
+        self.0.iter().filter(|link| link.must_open())
+    }
+
     /// Speaks of members by another view. Members that it lacks are about to leave.
     pub(super) fn handle_view(&mut self, view: &Arc<View>) {
         for link in &mut self.0 {

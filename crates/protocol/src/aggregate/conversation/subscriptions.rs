@@ -6,17 +6,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::aggregate::plan::MemberName;
 use crate::multiplexer::is_part;
 
+/// Subscriptions of one client. Each member has a limit of its own, but a client can write the URI
+/// of one resource in many ways.
+const MAX_SUBSCRIPTIONS: usize = 1024;
+
 /// The subscriptions of one client.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     /// By member and by the member's own URI.
     shown: BTreeMap<(MemberName, String), BTreeSet<String>>,
+    count: usize,
 }
 
 impl Subscriptions {
-    pub(super) fn add(&mut self, member: &MemberName, own: &str, shown: &str) {
+    /// Adds one. Returns whether there was room for it.
+    pub(super) fn add(&mut self, member: &MemberName, own: &str, shown: &str) -> bool {
         let key = (member.clone(), own.to_owned());
-        self.shown.entry(key).or_default().insert(shown.to_owned());
+        let is_known = self.shown.get(&key).is_some_and(|known| known.contains(shown));
+        if is_known {
+            return true;
+        }
+        if self.count >= MAX_SUBSCRIPTIONS {
+            return false;
+        }
+        self.count += 1;
+        self.shown.entry(key).or_default().insert(shown.to_owned())
     }
 
     /// Removes one. Returns whether the member still serves the resource under another URI.
@@ -25,7 +39,7 @@ impl Subscriptions {
         let Some(known) = self.shown.get_mut(&key) else {
             return false;
         };
-        known.remove(shown);
+        self.count -= usize::from(known.remove(shown));
         if known.is_empty() {
             self.shown.remove(&key);
             return false;
@@ -59,6 +73,6 @@ impl Subscriptions {
     }
 
     pub(super) fn clear(&mut self) {
-        self.shown.clear();
+        *self = Self::default();
     }
 }

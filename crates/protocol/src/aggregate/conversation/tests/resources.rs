@@ -146,6 +146,36 @@ fn subscription_that_was_refused_is_forgotten() {
 }
 
 #[test]
+fn one_resource_that_is_written_in_many_ways_is_no_way_around_the_limit() {
+    let mut bench = Bench::open(Era::Legacy);
+    // Schemes have no case, so that ten letters can be written in a thousand ways.
+    let spelt = |number: u32| -> String {
+        let letters = "githubrepo".chars().enumerate();
+        let letters = letters.map(|(at, char)| match (number >> at) & 1 {
+            0 => char,
+            _ => char.to_ascii_uppercase(),
+        });
+        let letters: String = letters.collect();
+        let (tag, rest) = letters.split_at(6);
+        format!("{tag}+repo://{rest}")
+    };
+    let mut refused = 0;
+    for number in 0..1024 {
+        let (_, out) = subscribe(&mut bench, &spelt(number));
+        refused += failures(&out).len();
+    }
+    assert_eq!(refused, 0);
+    let (call, out) = subscribe(&mut bench, "github+repo://a");
+    assert_eq!(failures(&out), [(call, "overloaded")]);
+    let (_, out) = subscribe(&mut bench, &spelt(7));
+    assert!(failures(&out).is_empty(), "it is no further one");
+    let request = Request::Unsubscribe { uri: spelt(7) };
+    bench.request("resources/unsubscribe", &json!({"uri": spelt(7)}), request);
+    let (_, out) = subscribe(&mut bench, "github+repo://a");
+    assert!(failures(&out).is_empty(), "there is room again");
+}
+
+#[test]
 fn nothing_is_acknowledged_that_cannot_be_delivered() {
     let mut bench = Bench::open(Era::Legacy);
     let (_, out) = subscribe(&mut bench, "files+file:///x");
@@ -179,6 +209,41 @@ fn member_that_was_lost_is_opened_with_what_the_client_has_set() {
     // An instance that is lost before it has opened is not opened again by itself.
     bench.conversation.handle_lost_member("github", &Failure::Retired);
     assert!(bench.outputs().asks.is_empty());
+}
+
+#[test]
+fn subscription_goes_on_when_its_member_is_back_though_it_could_not_be_opened_before() {
+    let mut bench = Bench::open(Era::Legacy);
+    let (call, out) = subscribe(&mut bench, "github+repo://a");
+    bench.let_open("github", &out);
+    bench.reply("github", call, &json!({}));
+    bench.conversation.handle_lost_member("github", &Failure::Retired);
+    let out = bench.outputs();
+    let [(_, Ask::Restore { call: opening, .. })] = &out.asks[..] else {
+        panic!("{out:?}");
+    };
+    let down = Failure::StartTimeout {
+        limit: Duration::from_secs(1),
+        backend_error: None,
+    };
+    bench.fail("github", *opening, down);
+    let state = |bench: &mut Bench, state| {
+        let since = bench.now.elapsed().as_secs();
+        bench.catalogue.handle_state(bench.now, "github", state, since);
+        bench.show()
+    };
+    assert!(state(&mut bench, MemberState::Down).asks.is_empty());
+    assert!(state(&mut bench, MemberState::Starting).asks.is_empty());
+    let out = state(&mut bench, MemberState::Ok);
+    let [(member, Ask::Restore { state, .. })] = &out.asks[..] else {
+        panic!("nothing would be delivered: {out:?}");
+    };
+    assert_eq!(
+        (member.as_str(), &state.subscriptions[..]),
+        ("github", &["repo://a".to_owned()][..])
+    );
+    bench.let_open("github", &out);
+    assert_eq!(update(&mut bench, "repo://a"), ["github+repo://a"]);
 }
 
 #[test]
