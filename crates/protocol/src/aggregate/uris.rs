@@ -7,6 +7,11 @@
 
 /// The scheme of user interfaces (MCP Apps).
 const UI: &str = "ui://";
+/// The longest URI and the longest template that are compared. Clients choose the one and servers
+/// the other, and each URI may be compared with thousands of templates.
+const MAX_COMPARED: usize = 2048;
+/// The parts of such a template.
+const MAX_PARTS: usize = 64;
 
 /// Returns the text that stands for a member in a URI. Schemes are letters, digits, `-` and `.`, in
 /// lower case, and begin with a letter. Any other character is written as `.` and its bytes in
@@ -77,7 +82,19 @@ enum Part<'a> {
 
 /// Returns whether a template can have given this URI. A value is not checked further than that.
 pub(crate) fn matches(template: &str, uri: &str) -> bool {
+    if template.len() > MAX_COMPARED || uri.len() > MAX_COMPARED {
+        return false;
+    }
     let parts = parts(template);
+    // Nearly every template is told apart by its scheme.
+    let is_excluded = match parts.first() {
+        Some(Part::Literal(literal)) => !uri.starts_with(literal),
+        Some(Part::Segment | Part::Any) => false,
+        None => !uri.is_empty(),
+    };
+    if is_excluded || parts.len() > MAX_PARTS {
+        return false;
+    }
     // Where each part may begin. One pass per part, so that no template costs more than its parts
     // times the URI.
     let mut starts: Vec<bool> = vec![false; uri.len() + 1];
@@ -203,6 +220,16 @@ mod tests {
         ] {
             assert!(!matches(template, uri), "{template} {uri}");
         }
+    }
+
+    #[test]
+    fn no_client_and_no_server_can_make_a_comparison_long() {
+        let long = "a".repeat(MAX_COMPARED - 3);
+        assert!(matches("x:{+a}", &format!("x:{long}")));
+        assert!(!matches("x:{+a}", &format!("x:{long}aa")));
+        assert!(matches(&"{a}".repeat(MAX_PARTS), "a"));
+        assert!(!matches(&"{a}".repeat(MAX_PARTS + 1), "a"));
+        assert!(!matches(&format!("{{+a}}{long}{long}"), "a"));
     }
 
     proptest! {
