@@ -115,8 +115,13 @@ fn without_arguments(raw: &str, hidden: &BTreeMap<String, Value>) -> String {
 /// Returns hints of which some are stricter. A value that would be laxer changes nothing.
 fn stricter(raw: &str, hints: &Annotations) -> String {
     let mut annotations = Object::parse(raw.as_bytes()).unwrap_or_default();
+    // Beside `readOnlyHint` the other hint would mean nothing (2025-11-25, `ToolAnnotations`).
+    let read_only = match hints.destructive {
+        Some(true) => Some(false),
+        Some(false) | None => hints.read_only,
+    };
     for (name, strict, wanted) in [
-        ("readOnlyHint", false, hints.read_only),
+        ("readOnlyHint", false, read_only),
         ("destructiveHint", true, hints.destructive),
         ("idempotentHint", false, hints.idempotent),
         ("openWorldHint", true, hints.open_world),
@@ -215,7 +220,7 @@ mod tests {
     fn hints_become_stricter_and_never_laxer() {
         let hints = |read_only, destructive, raw: &str| {
             let annotations = Annotations {
-                read_only: Some(read_only),
+                read_only,
                 destructive: Some(destructive),
                 ..Annotations::default()
             };
@@ -227,9 +232,14 @@ mod tests {
         };
         let raw = r#"{"name":"old","annotations":{"readOnlyHint":true,"destructiveHint":false}}"#;
         assert_eq!(Effect::of(raw), Effect::Read);
-        assert_eq!(Effect::of(&hints(false, true, raw)), Effect::Destructive);
+        assert_eq!(Effect::of(&hints(Some(false), true, raw)), Effect::Destructive);
+        assert_eq!(
+            Effect::of(&hints(None, true, raw)),
+            Effect::Destructive,
+            "a tool that destroys does not only read"
+        );
         let strict = r#"{"name":"old","annotations":{"readOnlyHint":false,"destructiveHint":true}}"#;
-        assert_eq!(Effect::of(&hints(true, false, strict)), Effect::Destructive);
+        assert_eq!(Effect::of(&hints(Some(true), false, strict)), Effect::Destructive);
         assert_eq!(Effect::of(r#"{"name":"old"}"#), Effect::Destructive);
         assert_eq!(
             Effect::of(r#"{"annotations":{"destructiveHint":false}}"#),
