@@ -38,7 +38,8 @@ pub(super) fn find(view: &View, era: Era, message: &Message) -> Answer {
             return answers::failed_tool(era, &text);
         }
     };
-    let keep = |at: usize| wanted.is_none() || view.tool_member(at) == wanted;
+    let is_wanted = |at: usize| wanted.is_none() || view.tool_member(at) == wanted;
+    let keep = |at: usize| is_wanted(at) && view.is_for_models(at);
     let found = view.index().find(&query.text, query.limit, keep).into_iter();
     let tools: Vec<String> = found.filter_map(|at| view.tool_definition(at, era)).collect();
     let found = format!(r#"{{"tools":[{}]}}"#, tools.join(","));

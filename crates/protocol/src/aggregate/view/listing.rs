@@ -233,6 +233,13 @@ impl View {
         Some(tool_for(era, item.era, &item.raw).into_owned())
     }
 
+    /// Returns whether models may call a tool, by its place in the list. Some are for user
+    /// interfaces alone.
+    pub(crate) fn is_for_models(&self, at: usize) -> bool {
+        let item = self.tables.items(ListKind::Tools).get(at);
+        item.is_some_and(|item| !mcp_apps::is_app_only(&item.raw))
+    }
+
     /// Returns the member of a tool by its place in the list.
     pub(crate) fn tool_member(&self, at: usize) -> Option<usize> {
         self.tables.items(ListKind::Tools).get(at).map(|item| item.member)

@@ -270,6 +270,20 @@ fn tools_are_found_and_called_by_what_their_hints_allow() {
 }
 
 #[test]
+fn search_finds_no_tool_that_is_for_user_interfaces_alone() {
+    let tools = [
+        json!({"name": "show_issue"}).to_string(),
+        json!({"name": "fold_issue", "_meta": {"ui": {"visibility": ["app"]}}}).to_string(),
+    ];
+    let offers = vec![("github", offering(ALL, &tools, &[], &[], &[]))];
+    let mut bench = Bench::opened(two(), offers, ToolsMode::Search, Era::Legacy, "{}");
+    let query = json!({"name": "find_tools", "arguments": {"query": "issue"}});
+    let found = bench.answered("tools/call", &query);
+    let tools = &found["result"]["structuredContent"]["tools"];
+    assert_eq!(*tools, json!([{"name": "gh__show_issue"}]));
+}
+
+#[test]
 fn tool_that_is_judged_is_the_one_that_is_called() {
     for arguments in [
         r#"{"name":"gh__list_issues","arguments":{"n":1e400}}"#,
