@@ -1038,6 +1038,8 @@ impl Conversation {
             .links
             .lost()
             .filter(|link| !self.subscriptions.of(link.member()).is_empty())
+            // What is open there has an end of its own.
+            .filter(|link| !self.routes.has_any_at(link.member()))
             .filter_map(|link| self.view.position(link.member()))
             .filter(|at| self.view.is_up(*at))
             .collect();

@@ -62,7 +62,11 @@ impl Sessions {
         self.entries.contains_key(&session)
     }
 
-    pub(super) fn insert(&mut self, session: SessionKey, entry: SessionEntry) {
+    /// Adds a session. One that is opened again keeps the count of its calls.
+    pub(super) fn insert(&mut self, session: SessionKey, mut entry: SessionEntry) {
+        if let Some(before) = self.entries.get(&session) {
+            entry.load = before.load;
+        }
         self.entries.insert(session, entry);
     }
 
@@ -136,5 +140,26 @@ impl Sessions {
         }
         self.busy = 0;
         self.asking = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_that_is_opened_again_keeps_the_count_of_its_calls() {
+        let session = SessionKey(1);
+        let entry = || {
+            let client = Client::declaring(Principal::anonymous(), None, None);
+            SessionEntry::new(Arc::new(client), Era::Legacy, true)
+        };
+        let mut sessions = Sessions::default();
+        sessions.insert(session, entry());
+        sessions.count_in(session, true);
+        sessions.insert(session, entry());
+        assert!(sessions.get(session).is_some_and(SessionEntry::is_asking));
+        sessions.count_out(session, true);
+        assert_eq!((sessions.busy(), sessions.asking()), (0, 0));
     }
 }
