@@ -87,6 +87,30 @@ struct Known {
     since: u64,
     /// Where its user can sign in.
     sign_in: Option<Arc<str>>,
+    /// Which change this is: threads may tell catalogues of two changes in either order.
+    version: u64,
+}
+
+/// What is known of all members that callers share, and how all members are.
+#[derive(Debug, Default)]
+struct KnownMembers {
+    by_name: BTreeMap<MemberName, Known>,
+    changes: u64,
+}
+
+impl KnownMembers {
+    /// Changes what is known of a member. Returns what is known then.
+    fn change(&mut self, member: &MemberName, change: impl FnOnce(&mut Known)) -> Known {
+        self.changes += 1;
+        let known = self.by_name.entry(member.clone()).or_default();
+        known.version = self.changes;
+        change(known);
+        known.clone()
+    }
+
+    fn get(&self, member: &str) -> Option<&Known> {
+        self.by_name.get(member)
+    }
 }
 
 /// The reading of one member.
@@ -120,7 +144,7 @@ pub(crate) struct Aggregate {
     owner: OnceLock<Weak<Endpoint>>,
     /// The calls of all conversations that are open.
     open_calls: Arc<AtomicUsize>,
-    known: Mutex<BTreeMap<MemberName, Known>>,
+    known: Mutex<KnownMembers>,
     catalogues: Mutex<BTreeMap<Scope, Arc<CatalogueHandle>>>,
     readings: Mutex<BTreeMap<(Scope, MemberName), Reading>>,
     /// What was last reported as not shown.
@@ -214,9 +238,10 @@ impl Aggregate {
         let members = self.members();
         for (name, endpoint) in members.shared() {
             let mut known = self.known.lock();
-            let known = known.entry(name.clone()).or_default();
-            if known.offer.is_none() {
-                known.offer = store.load(name, &endpoint.settings.backend);
+            if known.get(name).is_none_or(|known| known.offer.is_none()) {
+                known.change(name, |known| {
+                    known.offer = store.load(name, &endpoint.settings.backend);
+                });
             }
         }
     }
@@ -226,7 +251,7 @@ impl Aggregate {
     pub(super) fn start(&self) {
         let members = self.members();
         self.note_sign_ins(&members);
-        self.note_states(self.shared.clock.now());
+        self.note_states();
         for (name, endpoint) in members.shared() {
             if !is_lazy(endpoint) {
                 self.read(&None, name);
@@ -250,9 +275,9 @@ impl Aggregate {
         let known = {
             let mut known = self.known.lock();
             for (name, page) in pages {
-                known.entry(name).or_default().sign_in = page;
+                known.change(&name, |known| known.sign_in = page);
             }
-            known.clone()
+            known.by_name.clone()
         };
         for catalogue in self.catalogues() {
             catalogue.learn(&known);
@@ -286,12 +311,11 @@ impl Aggregate {
                 |members: &Members| members.endpoint(name).map(|found| found.settings.backend.clone());
             backend(&before) == backend(&members)
         };
-        self.known.lock().retain(|name, _| {
+        self.known.lock().by_name.retain(|name, _| {
             members.plan.member(name).is_some() && (!gone.contains(name) || same_server(name))
         });
         self.end_readings(|_, name| gone.contains(name));
         self.load();
-        let known = self.known.lock().clone();
         let catalogues: Vec<(Scope, Arc<CatalogueHandle>)> = {
             let catalogues = self.catalogues.lock();
             catalogues
@@ -300,7 +324,13 @@ impl Aggregate {
                 .collect()
         };
         for (_, catalogue) in catalogues {
-            catalogue.replan(&members.plan, &gone, &known);
+            catalogue.replan(&members.plan);
+            // What came to be known before the catalogue had the member, it has not learned.
+            let known = self.known.lock().by_name.clone();
+            catalogue.learn(&known);
+            if !gone.is_empty() {
+                catalogue.leave_ended_instances();
+            }
         }
         self.start();
     }
@@ -330,7 +360,7 @@ impl Aggregate {
             self.end_readings(|scope, _| unused.contains(scope));
         }
         // What comes to be known from here on, the catalogue is given as the others are.
-        let known = self.known.lock().clone();
+        let known = self.known.lock().by_name.clone();
         catalogue.learn(&known);
         catalogue
     }
@@ -371,7 +401,7 @@ impl Aggregate {
     // Time and the end.
 
     pub(super) fn tick(&self, now: Moment) {
-        self.note_states(now);
+        self.note_states();
         for conversation in self.conversations() {
             conversation.leave_ended_instances(now);
         }

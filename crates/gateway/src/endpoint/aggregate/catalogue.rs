@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use http::HeaderMap;
-use protocol::aggregate::{Catalogue, CatalogueOutput, MemberName, MemberState, Offer, Plan, View};
+use protocol::aggregate::{Catalogue, CatalogueOutput, MemberName, Offer, Plan, View};
 use protocol::exchange::{Client, Failure, SessionKey};
 use protocol::time::Moment;
 use rustc_hash::FxHashMap;
@@ -31,6 +31,8 @@ pub(super) struct CatalogueHandle {
 
 struct CatalogueState {
     catalogue: Catalogue,
+    /// The newest change of each member that it has learned.
+    learned: FxHashMap<MemberName, u64>,
     conversations: FxHashMap<SessionKey, Weak<ConversationHandle>>,
     armed: Option<Moment>,
 }
@@ -67,17 +69,23 @@ impl CatalogueHandle {
             clock,
             driver: Driver::new(CatalogueState {
                 catalogue: Catalogue::new(plan),
+                learned: FxHashMap::default(),
                 conversations: FxHashMap::default(),
                 armed: None,
             }),
         })
     }
 
-    /// Takes what is known of members that all callers share.
+    /// Takes what is known of members that all callers share. What is older than what it has learned
+    /// changes nothing.
     pub(super) fn learn(&self, known: &BTreeMap<MemberName, Known>) {
         let now = self.clock.now();
-        self.act(|catalogue| {
+        self.act(|state| {
             for (name, known) in known {
+                if !state.is_news(name, known.version) {
+                    continue;
+                }
+                let catalogue = &mut state.catalogue;
                 if let Some(offer) = &known.offer {
                     catalogue.handle_offer(now, name, Arc::clone(offer));
                 }
@@ -97,10 +105,10 @@ impl CatalogueHandle {
         self.driver.lock()
     }
 
-    fn act(&self, act: impl FnOnce(&mut Catalogue)) {
+    fn act(&self, act: impl FnOnce(&mut CatalogueState)) {
         let due = self.driver.act(
             |state, _| {
-                act(&mut state.catalogue);
+                act(state);
                 state.deadline_to_arm()
             },
             |show| {
@@ -131,7 +139,7 @@ impl CatalogueHandle {
 
     /// Shows what is due at this moment.
     pub(super) fn reach(&self, now: Moment) {
-        self.act(|catalogue| catalogue.handle_deadline(now));
+        self.act(|state| state.catalogue.handle_deadline(now));
     }
 
     pub(super) fn view(&self) -> Arc<View> {
@@ -159,29 +167,41 @@ impl CatalogueHandle {
             .collect()
     }
 
+    /// Takes what a member offers to the caller of this catalogue alone.
     pub(super) fn handle_offer(&self, member: &str, offer: &Arc<Offer>) {
         let now = self.clock.now();
-        self.act(|catalogue| catalogue.handle_offer(now, member, Arc::clone(offer)));
+        self.act(|state| state.catalogue.handle_offer(now, member, Arc::clone(offer)));
     }
 
-    pub(super) fn handle_state(&self, now: Moment, member: &str, state: MemberState, since: u64) {
-        self.act(|catalogue| catalogue.handle_state(now, member, state, since));
+    /// Takes another plan.
+    pub(super) fn replan(&self, plan: &Arc<Plan>) {
+        self.act(|state| {
+            state.catalogue.handle_plan(Arc::clone(plan));
+            state.learned.retain(|member, _| plan.member(member).is_some());
+        });
     }
 
-    /// Takes another plan, in which these members have other servers or are gone.
-    pub(super) fn replan(&self, plan: &Arc<Plan>, gone: &[MemberName], known: &BTreeMap<MemberName, Known>) {
-        self.act(|catalogue| catalogue.handle_plan(Arc::clone(plan)));
-        self.learn(known);
+    /// Has its clients leave the instances that a reload has taken out of service.
+    pub(super) fn leave_ended_instances(&self) {
         let now = self.clock.now();
-        if !gone.is_empty() {
-            for conversation in self.conversations() {
-                conversation.leave_ended_instances(now);
-            }
+        for conversation in self.conversations() {
+            conversation.leave_ended_instances(now);
         }
     }
 }
 
 impl CatalogueState {
+    /// Notes a change of a member. Returns whether it is later than what was learned of it.
+    fn is_news(&mut self, member: &MemberName, version: u64) -> bool {
+        if self.catalogue.view().plan().member(member).is_none() {
+            return false;
+        }
+        let learned = self.learned.entry(member.clone()).or_default();
+        let is_news = version > *learned;
+        *learned = version.max(*learned);
+        is_news
+    }
+
     /// Returns the deadline for which a task is to be started, if there is one.
     fn deadline_to_arm(&mut self) -> Option<Moment> {
         let due = self.catalogue.next_deadline()?;
@@ -226,5 +246,70 @@ impl Members for CatalogueHandle {
 
     fn forget(&self, session: SessionKey) {
         self.lock().conversations.remove(&session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::aggregate::{ListKind, MemberSpec, MemberState, PlanSpec};
+
+    fn offer(tool: &str) -> Arc<Offer> {
+        let empty = r#"{"items":[],"ttl":0,"public":false,"withheld":null}"#;
+        let text = format!(
+            r#"{{"format":1,"era":"legacy","server":{{"protocolVersion":"2025-11-25","capabilities":{{"tools":{{}}}}}},"tools":{{"items":[{{"name":"{tool}"}}],"ttl":0,"public":false,"withheld":null}},"prompts":{empty},"resources":{empty},"resourceTemplates":{empty}}}"#
+        );
+        Arc::new(Offer::from_json(&text).expect("an offer"))
+    }
+
+    fn plan(members: &[&str]) -> Arc<Plan> {
+        let members = members.iter().map(|name| MemberSpec {
+            name: (*name).to_owned(),
+            ..MemberSpec::default()
+        });
+        let spec = PlanSpec {
+            members: members.collect(),
+            ..PlanSpec::default()
+        };
+        Arc::new(Plan::new(spec).expect("a plan"))
+    }
+
+    #[tokio::test]
+    async fn change_that_is_learned_late_does_not_undo_a_later_one() {
+        let clock = Clock::new();
+        let scope = None;
+        let catalogue = CatalogueHandle::new(Weak::new(), scope, HeaderMap::new(), clock, plan(&["a"]));
+        let member = MemberName::from("a");
+        let learn = |version, state, tool| {
+            let known = Known {
+                offer: Some(offer(tool)),
+                state,
+                since: 1,
+                version,
+                ..Known::default()
+            };
+            catalogue.learn(&BTreeMap::from([(member.clone(), known)]));
+            catalogue.reach(clock.now().after(plan(&["a"]).limits().coalesce));
+            let view = catalogue.view();
+            assert_eq!(view.count(ListKind::Tools), 1);
+            view.tool("a__new").is_some()
+        };
+        assert!(!learn(1, MemberState::Ok, "old"));
+        assert!(learn(3, MemberState::Ok, "new"));
+        assert!(learn(2, MemberState::Down, "old"), "it is an earlier one");
+        // What was learned of a member that was not in the plan, it has not learned.
+        let late = MemberName::from("b");
+        let known = BTreeMap::from([(
+            late,
+            Known {
+                offer: Some(offer("x")),
+                version: 4,
+                ..Known::default()
+            },
+        )]);
+        catalogue.learn(&known);
+        catalogue.replan(&plan(&["a", "b"]));
+        catalogue.learn(&known);
+        assert!(catalogue.view().tool("b__x").is_some());
     }
 }

@@ -92,6 +92,11 @@ impl ReaderHandle {
         })
     }
 
+    /// Returns the key under which its instance knows it.
+    pub(super) fn session(&self) -> SessionKey {
+        self.session
+    }
+
     /// Carries out what the reader wants first.
     pub(super) fn begin(&self) {
         self.act(|_| {});
@@ -154,12 +159,12 @@ impl ReaderHandle {
             ReaderOutput::Ask(ask) => self.ask(ask),
             ReaderOutput::Offered(offer) => {
                 if let Some(aggregate) = aggregate.upgrade() {
-                    aggregate.handle_offer(scope, member, &offer);
+                    aggregate.handle_offer(scope, member, self.session, &offer);
                 }
             }
             ReaderOutput::Failed(failure) => {
                 if let Some(aggregate) = aggregate.upgrade() {
-                    aggregate.handle_read_failure(scope, member, &failure);
+                    aggregate.handle_read_failure(scope, member, self.session, &failure);
                 }
             }
         }

@@ -10,7 +10,7 @@ use protocol::exchange::{Failure, Principal, SessionKey, UpstreamFault};
 
 use super::reader::{self, ReaderHandle};
 use super::{
-    Aggregate, Members, READ_PAUSE, RETRY, Reading, Scope, is_lazy, is_remote, runs, shares_instances,
+    Aggregate, Known, Members, READ_PAUSE, RETRY, Reading, Scope, is_lazy, is_remote, runs, shares_instances,
 };
 use crate::conversation_handle::Presence;
 use crate::endpoint::Endpoint;
@@ -181,19 +181,26 @@ impl Aggregate {
         }
     }
 
-    /// Takes what a member offers.
-    pub(super) fn handle_offer(&self, scope: &Scope, member: &MemberName, offer: &Arc<Offer>) {
+    /// Takes what a member offers, as this reader has read it.
+    pub(super) fn handle_offer(
+        &self,
+        scope: &Scope,
+        member: &MemberName,
+        by: SessionKey,
+        offer: &Arc<Offer>,
+    ) {
         let now = self.shared.clock.now();
         let id = self.plan().id().to_owned();
         if !id.is_empty() && offer.has_come_through(&id) {
-            return self.handle_failure(scope, member, LOOP.to_owned(), false);
+            return self.handle_failure((scope, member, by), LOOP.to_owned(), false);
         }
         let (closed, again) = {
             let mut readings = self.readings.lock();
             let Some(reading) = readings.get_mut(&(scope.clone(), member.clone())) else {
                 return;
             };
-            let Some(reader) = reading.reader.clone() else {
+            // After a reload, a late offer of the server before is none of this one's.
+            let Some(reader) = reading.reader.clone().filter(|reader| reader.session() == by) else {
                 return;
             };
             (reading.is_read, reading.failed_at, reading.needs_sign_in) = (true, None, false);
@@ -209,28 +216,37 @@ impl Aggregate {
         }
         match scope {
             None => {
-                let is_new = {
+                let (before, known) = {
                     let mut known = self.known.lock();
-                    let known = known.entry(member.clone()).or_default();
-                    let before = known.offer.replace(Arc::clone(offer));
-                    before.is_none_or(|before| before.fingerprint() != offer.fingerprint())
+                    let mut before = None;
+                    let known = known.change(member, |known| {
+                        before = known.offer.replace(Arc::clone(offer));
+                    });
+                    (before, known)
                 };
+                let is_new = before.is_none_or(|before| before.fingerprint() != offer.fingerprint());
                 let members = self.members();
                 if let (true, Some(store), Some(endpoint)) =
                     (is_new, &self.shared.offers, members.endpoint(member))
                 {
                     store.keep(member, &endpoint.settings.backend, offer);
                 }
-                for catalogue in self.catalogues() {
-                    catalogue.handle_offer(member, offer);
-                }
+                self.tell_catalogues(member, known);
             }
             Some(_) => self.catalogue(scope).handle_offer(member, offer),
         }
-        self.note_states(now);
+        self.note_states();
         self.progress.notify_waiters();
         if again {
             self.read_after_pause(scope, member);
+        }
+    }
+
+    /// Has every catalogue learn what is known of a member.
+    pub(super) fn tell_catalogues(&self, member: &MemberName, known: Known) {
+        let known = BTreeMap::from([(member.clone(), known)]);
+        for catalogue in self.catalogues() {
+            catalogue.learn(&known);
         }
     }
 
@@ -241,8 +257,14 @@ impl Aggregate {
         reading.is_some_and(|reading| reading.failed_at.is_some() && reading.why.as_deref() == Some(LOOP))
     }
 
-    /// Notes that a member could not be read.
-    pub(super) fn handle_read_failure(&self, scope: &Scope, member: &MemberName, failure: &ReadFailure) {
+    /// Notes that this reader could not read a member.
+    pub(super) fn handle_read_failure(
+        &self,
+        scope: &Scope,
+        member: &MemberName,
+        by: SessionKey,
+        failure: &ReadFailure,
+    ) {
         let why = match failure {
             ReadFailure::Failed(failure) => failure.reason().to_owned(),
             ReadFailure::Refused(message) => format!("its server refused the handshake: {message}"),
@@ -251,17 +273,26 @@ impl Aggregate {
             failure,
             ReadFailure::Failed(Failure::Upstream(upstream)) if upstream.fault == UpstreamFault::Unauthorized
         );
-        self.handle_failure(scope, member, why, needs_sign_in);
+        self.handle_failure((scope, member, by), why, needs_sign_in);
     }
 
-    fn handle_failure(&self, scope: &Scope, member: &MemberName, why: String, needs_sign_in: bool) {
+    fn handle_failure(
+        &self,
+        (scope, member, by): (&Scope, &MemberName, SessionKey),
+        why: String,
+        needs_sign_in: bool,
+    ) {
         let now = self.shared.clock.now();
-        tracing::warn!(destination = %self.name, member = %member, why, "a member cannot be read");
         let closed = {
             let mut readings = self.readings.lock();
             let Some(reading) = readings.get_mut(&(scope.clone(), member.clone())) else {
                 return;
             };
+            let is_its_own = |reader: &Arc<ReaderHandle>| reader.session() == by;
+            if !reading.reader.as_ref().is_some_and(is_its_own) {
+                return;
+            }
+            tracing::warn!(destination = %self.name, member = %member, why, "a member cannot be read");
             reading.failed_at = Some(now);
             reading.needs_sign_in = needs_sign_in;
             reading.why = Some(why);
@@ -271,7 +302,7 @@ impl Aggregate {
         if let Some(reader) = closed {
             reader.close();
         }
-        self.note_states(now);
+        self.note_states();
         self.progress.notify_waiters();
     }
 

@@ -3,7 +3,6 @@
 use std::time::UNIX_EPOCH;
 
 use protocol::aggregate::{ListKind, MemberName, MemberState, View};
-use protocol::time::Moment;
 
 use super::{Aggregate, is_remote};
 use crate::endpoint::Endpoint;
@@ -20,7 +19,7 @@ pub(crate) struct Summary {
 
 impl Aggregate {
     /// Looks how the members are, and shows what has changed.
-    pub(super) fn note_states(&self, now: Moment) {
+    pub(super) fn note_states(&self) {
         let members = self.members();
         let wall = self
             .shared
@@ -31,19 +30,15 @@ impl Aggregate {
             .as_secs();
         for (name, endpoint) in &members.endpoints {
             let state = self.state_of(name, endpoint);
-            let has_changed = {
+            let changed = {
                 let mut known = self.known.lock();
-                let known = known.entry(name.clone()).or_default();
-                let has_changed = known.state != state || known.since == 0;
-                if has_changed {
-                    (known.state, known.since) = (state, wall);
-                }
-                has_changed
+                let is_same = known
+                    .get(name)
+                    .is_some_and(|known| known.state == state && known.since > 0);
+                (!is_same).then(|| known.change(name, |known| (known.state, known.since) = (state, wall)))
             };
-            if has_changed {
-                for catalogue in self.catalogues() {
-                    catalogue.handle_state(now, name, state, wall);
-                }
+            if let Some(known) = changed {
+                self.tell_catalogues(name, known);
             }
         }
     }
@@ -85,7 +80,7 @@ impl Aggregate {
     /// Returns its state, from the catalogue of all callers.
     pub(crate) fn summary(&self) -> Summary {
         let members = self.members();
-        let known = self.known.lock().clone();
+        let known = self.known.lock().by_name.clone();
         let members: Vec<MemberStatus> = members
             .plan
             .members()
