@@ -5,7 +5,7 @@ use testkit::token::token;
 use testkit::upstream::Step;
 use testkit::{Issuer, LEGACY, McpClient, PATIENCE, Reply, Result, Rialto, Upstream, wait_until};
 
-use crate::fixture::{Modern, OLD, journal, keys, wait_for_tools, wait_until_known, with_config};
+use crate::fixture::{Modern, NEW, OLD, journal, keys, wait_for_tools, wait_until_known, with_config};
 
 const PUBLIC: &str = "https://mcp.example.com";
 
@@ -195,6 +195,60 @@ async fn member_with_a_server_for_each_caller_shows_each_its_own_list() -> Resul
         .answer();
     assert!(keys(&listed["result"], "tools", "name").contains(&"mine__of_alice".to_owned()));
     assert_eq!(listed["result"]["cacheScope"], "private", "{listed}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn state_of_a_modern_member_is_good_for_its_caller_and_its_aggregate_alone() -> Result<()> {
+    let (alice, bob) = (token("alice"), token("bob"));
+    let text = format!(
+        "auth:\n{}destinations:\n{NEW}aggregates:\n  all: {{ members: [new] }}\n  other: {{ members: [new] }}\n",
+        testkit::token::tokens_key(&[("alice", &alice), ("bob", &bob)])
+    );
+    let rialto = with_config(&text).await?;
+    let call = async |path: &str, bearer: &str, further: &Value| -> Result<Value> {
+        let bearer = format!("Bearer {bearer}");
+        let request = Modern {
+            path,
+            capabilities: json!({"elicitation": {}}),
+            headers: &[("authorization", &bearer)],
+        };
+        let mut params = json!({"name": "new__ask", "arguments": {"question": "Which?"}});
+        for (key, value) in further.as_object().into_iter().flatten() {
+            params[key] = value.clone();
+        }
+        Ok(request
+            .open(&rialto, "tools/call", params)
+            .await?
+            .reply()
+            .await?
+            .answer())
+    };
+    let asked = call("/all/mcp", &alice.token, &json!({})).await?;
+    let result = &asked["result"];
+    assert_eq!(result["resultType"], "input_required", "{asked}");
+    let requests = result["inputRequests"].as_object().cloned().unwrap_or_default();
+    let key = requests.keys().next().expect("a question").clone();
+    let state = result["requestState"].as_str().expect("a state");
+    let retry = |state: &str| {
+        json!({"requestState": state,
+            "inputResponses": {&key: {"action": "accept", "content": {"answer": "12A"}}}})
+    };
+    let (begin, end) = state.split_at(state.len() / 2);
+    let other = if end.starts_with('A') { "B" } else { "A" };
+    let forged = format!("{begin}{other}{}", &end[1..]);
+    for (path, bearer, state) in [
+        ("/all/mcp", &bob.token, state),
+        ("/other/mcp", &alice.token, state),
+        ("/all/mcp", &alice.token, forged.as_str()),
+        ("/all/mcp", &alice.token, "new:state"),
+    ] {
+        let refused = call(path, bearer, &retry(state)).await?;
+        assert_eq!(refused["error"]["code"], -32602, "{path}: {refused}");
+    }
+    let answered = call("/all/mcp", &alice.token, &retry(state)).await?;
+    assert_eq!(answered["result"]["resultType"], "complete", "{answered}");
+    assert!(answered["result"].to_string().contains("12A"), "{answered}");
     Ok(())
 }
 

@@ -6,7 +6,9 @@ use rustix::process::Signal;
 use serde_json::json;
 use testkit::{PATIENCE, Result, Rialto, wait_until};
 
-use crate::fixture::{NEW, OLD, aggregate, config, in_place, legacy, next, ready, wait_for_tools};
+use crate::fixture::{
+    NEW, OLD, aggregate, config, in_place, legacy, legacy_with, next, ready, wait_for_tools,
+};
 
 struct Reloadable {
     rialto: Rialto,
@@ -113,6 +115,33 @@ async fn call_at_a_member_that_is_replaced_finishes_and_the_next_one_reaches_its
     })
     .await?;
     assert_ne!(after, before);
+    Ok(())
+}
+
+#[tokio::test]
+async fn call_whose_question_is_open_has_its_result_from_the_member_that_a_reload_replaces() -> Result<()> {
+    let running = Reloadable::start(OLD, "[old]").await?;
+    let client = legacy_with(&running.rialto, json!({"elicitation": {}})).await?;
+    wait_for_tools(&client, |tools| tools.iter().any(|tool| tool == "old__pid")).await;
+    let before = client.call(1, "old__pid", json!({})).await?.text();
+    let asking = client.open_call(2, "old__ask_elicit", json!({"marker": "m"}), 2);
+    let mut events = asking.await?.events();
+    let question = events.message().await?;
+    assert_eq!(question["method"], "elicitation/create", "{question}");
+    let replaced = OLD.replace("{stub}", "{stub} --ignore-eof");
+    running.reload(&replaced, "[old]").await?;
+    let journal = testkit::Journal::at(running.rialto.dir().join("journal-old"));
+    wait_until("the successor has started", PATIENCE, || {
+        (journal.starts().len() > 1).then_some(())
+    })
+    .await;
+    let answer = json!({"action": "accept", "content": {"answer": "yes"}});
+    client.respond(&question["id"], answer).await?;
+    let result = events.message().await?;
+    assert_eq!(result["id"], 2, "{result}");
+    assert!(result["result"].to_string().contains("yes"), "{result}");
+    let after = client.call(3, "old__pid", json!({})).await?.text();
+    assert_ne!(after, before, "the next call reaches the successor");
     Ok(())
 }
 
