@@ -117,8 +117,8 @@ impl Speaker<'_> {
         })
     }
 
-    /// Returns an error as the client sees it. A legacy server may want its user to visit addresses
-    /// first (2025-11-25, URL elicitation): these are questions too.
+    /// Returns an error as the client sees it. A legacy server may send its user to addresses first
+    /// (2025-11-25, URL elicitation): these are questions too.
     fn refusal(&self, message: &Message) -> Option<Message> {
         let title = self.title?;
         let raw = message.raw(Member::Error)?;

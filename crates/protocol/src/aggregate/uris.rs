@@ -86,7 +86,7 @@ pub(crate) fn matches(template: &str, uri: &str) -> bool {
         return false;
     }
     let parts = parts(template);
-    // Nearly every template is told apart by its scheme.
+    // The scheme alone excludes nearly every template.
     let is_excluded = match parts.first() {
         Some(Part::Literal(literal)) => !uri.starts_with(literal),
         Some(Part::Segment | Part::Any) => false,

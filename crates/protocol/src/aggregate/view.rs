@@ -399,7 +399,7 @@ impl View {
 }
 
 /// Returns a member's name with the title that its server has chosen. The name comes first: a
-/// server that calls itself like another one must not be taken for it by a user whom it asks.
+/// server that calls itself like another one must not look like it to the user.
 fn titled_by_itself(name: &str, title: &str) -> String {
     let is_part = |char: &char| !char.is_control() && !matches!(char, '[' | ']');
     let title: String = title.chars().filter(is_part).take(MAX_TITLE).collect();

@@ -109,8 +109,8 @@ async fn scope_of_a_tool_is_wanted_under_its_shown_name_too() -> Result<()> {
             .status,
         403
     );
-    // The rule holds whatever else the arguments have: numbers beyond every range, half a surrogate
-    // pair, the name a second time.
+    // The rule holds for arguments with numbers beyond every range, with half a surrogate pair, and
+    // with the name a second time.
     for raw in [
         r#"{"name":"old__echo","arguments":{"n":1e400}}"#,
         r#"{"name":"old__echo","arguments":{"t":"\ud800"}}"#,

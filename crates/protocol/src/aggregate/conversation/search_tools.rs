@@ -51,8 +51,8 @@ pub(super) fn find(view: &View, era: Era, message: &Message) -> Answer {
 }
 
 /// Returns the shown name of the tool that a call of [`SEARCH_TOOLS`] is to call, if it names one.
-/// A rule about tools must be judged on this name: it is the one that is called, whatever else
-/// stands in the arguments.
+/// A rule about tools must be judged on this name: it is the one that is called, also where the
+/// arguments have something that other readers refuse.
 ///
 /// [`SEARCH_TOOLS`]: crate::aggregate::SEARCH_TOOLS
 pub fn tool_within(message: &Message) -> Option<String> {

@@ -87,7 +87,7 @@ fn list_that_no_member_could_give_is_an_error_and_no_empty_list() {
     );
     let empty = bench.answered("prompts/list", &json!({}));
     assert_eq!(empty["result"]["prompts"], json!([]), "no member has prompts");
-    // What one member has is shown, whatever another has.
+    // What one member has is shown, though another could not give its list.
     let offers = vec![("github", unread(ALL)), super::offers().remove(1)];
     let mut bench = Bench::opened(two(), offers, ToolsMode::All, Era::Legacy, "{}");
     assert_eq!(names(&bench.answered("tools/list", &json!({}))), ["files__read"]);

@@ -84,10 +84,10 @@ fn server_that_calls_itself_like_another_is_seen_under_the_name_of_its_member() 
 }
 
 #[test]
-fn address_that_a_refused_call_asks_to_visit_names_its_member() {
+fn address_in_an_error_names_its_member() {
     let mut bench = used();
     let (call, _) = bench.routed("github", "tools/call", &json!({"name": "gh__list"}));
-    let error = json!({"code": -32042, "message": "visit first", "data": {"elicitations": [
+    let error = json!({"code": -32042, "message": "sign in first", "data": {"elicitations": [
         {"mode": "url", "elicitationId": "e", "url": "https://a.example/", "message": "Sign in"}
     ]}});
     let tell = Tell::Reply {
