@@ -82,6 +82,9 @@ struct Plan {
     subject: Option<String>,
     config: Option<String>,
     starts: bool,
+    /// The servers of files in the working directory are started and asked as well. Such a file may
+    /// have come with a clone: hosts ask their user before they start what it names.
+    trusts_project: bool,
     headers: HeaderMap,
     ca_file: Option<PathBuf>,
     timeout: Duration,
@@ -101,11 +104,17 @@ impl Plan {
             subject: flags.subject.clone(),
             config: flags.config.clone(),
             starts: !flags.no_start,
+            trusts_project: flags.project,
             headers: headers(&flags.header, environment)?,
             ca_file: flags.ca_file.as_ref().map(PathBuf::from),
             timeout: time("--timeout", &flags.timeout)?,
             hold,
         })
+    }
+
+    /// Returns whether the servers of a file may be started and asked.
+    fn trusts(&self, looked: &Looked) -> bool {
+        self.trusts_project || !looked.seen.is_shared
     }
 }
 
@@ -220,8 +229,22 @@ fn configuration(
     environment: &Environment,
     report: &mut Report,
 ) -> (Option<Settings>, Option<String>) {
-    let Some(file) = target::file(plan.config.as_deref(), environment) else {
-        return (None, None);
+    let file = match target::file(plan.config.as_deref(), environment) {
+        Ok(Some(file)) => file,
+        Ok(None) => return (None, None),
+        Err(foreign) => {
+            report.find(Finding::new(
+                (Group::Servers, &foreign.file),
+                ("configuration", Weight::Act),
+                format!("belongs to user {}, and was not read", foreign.owner),
+                "its author would choose what runs here",
+                Cure::Do(format!(
+                    "name it with --config {} if you trust it, or change to another directory",
+                    judge::host::quoted(&foreign.file)
+                )),
+            ));
+            return (None, None);
+        }
     };
     let flags = ServeFlags {
         config: Some(file.clone()),
@@ -287,7 +310,8 @@ fn scope(
             .map_or(Vec::new(), |settings| settings.destinations.clone());
         let files = files(&HOSTS);
         let mut remotes: Vec<Remote> = destinations.iter().filter_map(remote_of).collect();
-        for remote in files.iter().flat_map(remotes_of) {
+        let trusted = files.iter().filter(|looked| plan.trusts(looked));
+        for remote in trusted.flat_map(remotes_of) {
             if !remotes.iter().any(|known| known.url == remote.url) {
                 remotes.push(remote);
             }
@@ -358,6 +382,12 @@ fn scope(
             }
             is_wanted = true;
             match &server.entry {
+                Entry::Stdio(_) | Entry::Remote(_) if !plan.trusts(&looked) => {
+                    let file = &looked.seen.shown;
+                    let text =
+                        format!("was not tried: {file} is of this directory; --project tries what it names");
+                    report.fact(Group::Servers, &server.name, text);
+                }
                 Entry::Stdio(stdio) => {
                     match look::host::startable(server, stdio, surroundings.home(), environment) {
                         Ok(startable) => {
@@ -376,8 +406,9 @@ fn scope(
         }
         if is_wanted {
             is_known = true;
-            let remotes = remotes_of(&looked);
-            scope.remotes.extend(remotes);
+            if plan.trusts(&looked) {
+                scope.remotes.extend(remotes_of(&looked));
+            }
             scope.files.push(looked);
         }
     }

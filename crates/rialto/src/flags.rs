@@ -379,6 +379,9 @@ pub(crate) struct DoctorFlags {
     /// Start no server
     #[arg(long, help_heading = "What to look at")]
     pub(crate) no_start: bool,
+    /// Start and ask the servers of the files that hosts have in the working directory, too
+    #[arg(long, help_heading = "What to look at")]
+    pub(crate) project: bool,
     /// Send this header to the URL, or to `public_url`, with `${VAR}` from the environment; may be repeated
     #[arg(long, value_name = "NAME: VALUE", value_parser = secret, help_heading = "What to look at")]
     pub(crate) header: Vec<Secret>,

@@ -1,7 +1,9 @@
 //! Which server a URL or a name stands for: a remote one, a destination of a gateway that runs, or
 //! one of the configuration, which this process then runs itself.
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::admin_socket::Directory;
@@ -59,22 +61,53 @@ async fn named(flags: &ServerFlags, environment: &Environment) -> Result<Connect
         };
         return Ok(connection::through_gateway(name, &gateway.socket, handed_over));
     }
-    let Some(file) = file(flags.config.as_deref(), environment) else {
-        return Err(Problem::usage(looking::unknown(&running, name)));
-    };
-    of_file(name, &file, environment)
+    match file(flags.config.as_deref(), environment) {
+        Ok(Some(file)) => of_file(name, &file, environment),
+        Ok(None) => Err(Problem::usage(looking::unknown(&running, name))),
+        Err(foreign) => Err(Problem::usage(foreign.to_string())),
+    }
+}
+
+/// A configuration in this directory that another user has put there. Its commands would run as
+/// this user.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{file} belongs to user {owner}, and its commands would run as this user: name it with --config if you trust it"
+)]
+pub(crate) struct ForeignFile {
+    pub(crate) file: String,
+    pub(crate) owner: u32,
 }
 
 /// Returns the configuration that a command reads: the named one, the one in this directory, or
 /// that of the user.
-pub(crate) fn file(named: Option<&str>, environment: &Environment) -> Option<String> {
+pub(crate) fn file(named: Option<&str>, environment: &Environment) -> Result<Option<String>, ForeignFile> {
     let flags = ServeFlags {
         config: named.map(str::to_owned),
         ..ServeFlags::default()
     };
-    config::file(&flags, environment)
-        .or_else(|| user_files::destinations(environment).filter(|path| path.exists()))
-        .map(|path| path.to_string_lossy().into_owned())
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    match config::file(&flags, environment) {
+        Some(path) => {
+            let is_named = named.is_some() || environment.filled("RIALTO_CONFIG").is_some();
+            let file = text(path);
+            match foreign_owner(Path::new(&file)).filter(|_| !is_named) {
+                Some(owner) => Err(ForeignFile { file, owner }),
+                None => Ok(Some(file)),
+            }
+        }
+        None => Ok(user_files::destinations(environment)
+            .filter(|path| path.exists())
+            .map(text)),
+    }
+}
+
+/// Returns the owner of a file, or of a link to it, if that is neither this user nor root.
+fn foreign_owner(path: &Path) -> Option<u32> {
+    let own = rustix::process::geteuid().as_raw();
+    let owners = [fs::symlink_metadata(path), fs::metadata(path)];
+    let mut owners = owners.into_iter().flatten().map(|metadata| metadata.uid());
+    owners.find(|owner| *owner != own && *owner != 0)
 }
 
 /// Returns a destination of a file, for this process to run.

@@ -70,3 +70,57 @@ fn page_names_what_why_and_the_line_without_colour_in_a_pipe() {
     assert!(text.ends_with("1 to fix; --fix cures 1 of them\n"), "{text}");
     assert!(!text.contains('\u{1b}'), "{text:?}");
 }
+
+/// A server that leaves a mark where it runs.
+const MARKING: &str = r#"{"mcpServers": {"files": {"command": "marking"}}}"#;
+
+fn has_run(home: &Home) -> bool {
+    home.path("work/mark").exists()
+}
+
+#[test]
+fn server_of_a_file_in_the_working_directory_is_started_only_if_it_is_trusted() {
+    let home = Home::new();
+    home.server_with("bin/marking", TOOL, "echo ran > mark", "");
+    home.put("work/.mcp.json", MARKING);
+    for subject in ["claude-code", "files"] {
+        home.doctor(&[subject])
+            .assert_ids(&[])
+            .assert_code(0)
+            .assert_fact("was not tried: ");
+        assert!(!has_run(&home), "a clone may bring such a file: {subject}");
+    }
+    home.doctor(&["claude-code", "--project"])
+        .assert_code(0)
+        .assert_fact("files 1 tools");
+    assert!(has_run(&home));
+}
+
+#[test]
+fn configuration_that_another_user_put_into_the_working_directory_is_not_used() {
+    let home = Home::new();
+    home.server_with("bin/marking", TOOL, "echo ran > mark", "");
+    let file = home.put(
+        "work/destinations.yml",
+        "destinations:\n  files: { command: marking }\n",
+    );
+    let own = rustix::process::getuid().as_raw();
+    if std::os::unix::fs::chown(&file, Some(own + 1), None).is_err() {
+        // Only root can make such a file.
+        assert_ne!(own, 0);
+        return;
+    }
+    home.doctor(&[]).assert_code(11).assert_found(
+        "configuration",
+        &format!("destinations.yml belongs to user {}", own + 1),
+        "--config destinations.yml",
+    );
+    let output = home.command(&["tools", "files"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("belongs to user"), "{text}");
+    assert!(!has_run(&home));
+    home.doctor(&["--config", "destinations.yml"])
+        .assert_fact("files 1 tools");
+    assert!(has_run(&home), "it was named");
+}
