@@ -35,6 +35,19 @@ pub fn cut(text: &str, limit: usize) -> &str {
     &text[..text.floor_char_boundary(limit)]
 }
 
+/// Returns a text of several lines with its hazards spelled out. Lines and tabs stay.
+pub fn lines(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' | '\t' => out.push(character),
+            character if is_hazard(character) => out.extend(character.escape_unicode()),
+            character => out.push(character),
+        }
+    }
+    out
+}
+
 /// Writes `text` as a JSON string with its quotes, cut at `limit` bytes.
 pub fn json_string<W: Write>(out: &mut W, text: &str, limit: usize) -> fmt::Result {
     out.write_char('"')?;
@@ -196,6 +209,11 @@ mod tests {
         let mut out = String::new();
         json_string(&mut out, text, MAX_VALUE_BYTES).unwrap();
         out
+    }
+
+    #[test]
+    fn lines_stay_and_hazards_among_them_are_spelled_out() {
+        assert_eq!(lines("a\n\tb\u{1b}[2J\u{202e}ü•"), "a\n\tb\\u{1b}[2J\\u{202e}ü•");
     }
 
     proptest! {

@@ -112,7 +112,11 @@ fn demo_server(era: demo::DemoEra, environment: &Environment) -> ExitCode {
 
 /// Prints on stderr what went wrong, and returns the code to exit with.
 fn fail(code: u8, text: &str) -> ExitCode {
-    // If stderr is closed the error cannot be reported.
-    let _ = writeln!(std::io::stderr().lock(), "rialto: {text}");
+    // Names of files, hosts and servers stand in it. If stderr is closed it cannot be reported.
+    let _ = writeln!(
+        std::io::stderr().lock(),
+        "rialto: {}",
+        gateway::escape::lines(text)
+    );
     ExitCode::from(code)
 }

@@ -15,6 +15,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use gateway::escape;
+
 use self::journal::{Journal, Written};
 use self::plan::{Kind, OwnFiles, Plan, PlannedFile};
 use self::undo::Outcome;
@@ -215,10 +217,11 @@ fn push_lines(text: &mut String, file: &PlannedFile, plan: &Plan) {
     text.push('\n');
 }
 
+/// Prints a text in which names and lines of files stand. None of them may hide what is agreed to.
 fn print(text: &str) -> Result<(), String> {
     std::io::stdout()
         .lock()
-        .write_all(text.as_bytes())
+        .write_all(escape::lines(text).as_bytes())
         .map_err(|error| format!("cannot write to stdout: {error}"))
 }
 

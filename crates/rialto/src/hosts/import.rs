@@ -4,6 +4,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use gateway::escape;
+
 use super::carry::{self, Purpose, SecretsTo};
 use super::destinations_text::{self, SECRETS_FILE};
 use super::entry::Entry;
@@ -51,7 +53,7 @@ pub(crate) fn run(flags: &ImportFlags, environment: &Environment) -> ExitCode {
     let imported = import(&found, &surroundings, to);
     for note in found.problems.iter().chain(&found.missing).chain(&imported.notes) {
         // If stderr is closed, nothing reads notes.
-        let _ = writeln!(std::io::stderr().lock(), "rialto: {note}");
+        let _ = writeln!(std::io::stderr().lock(), "rialto: {}", escape::lines(note));
     }
     if imported.drafts.is_empty() {
         return fail(

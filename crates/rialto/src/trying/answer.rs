@@ -26,7 +26,7 @@ pub(super) fn text(result: &Value, is_terminal: bool) -> String {
     }
     let text = lines.join("\n") + "\n";
     match is_terminal {
-        true => tame(&text),
+        true => escape::lines(&text),
         false => text,
     }
 }
@@ -54,19 +54,6 @@ fn block(block: &Value) -> String {
         }
         Some(_) | None => block.to_string(),
     }
-}
-
-/// Spells out what would drive a terminal. Lines and tabs stay.
-fn tame(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '\n' | '\t' => out.push(character),
-            character if escape::is_hazard(character) => out.extend(character.escape_unicode()),
-            character => out.push(character),
-        }
-    }
-    out
 }
 
 #[cfg(test)]

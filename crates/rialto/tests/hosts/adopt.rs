@@ -344,3 +344,13 @@ fn one_adopted_entry_is_told_in_the_singular() {
         "{said}"
     );
 }
+
+#[test]
+fn name_in_a_file_cannot_hide_what_is_shown() {
+    let home = Home::empty();
+    let text = "{\"mcpServers\": {\"a\\u001b[2Jb\": {\"command\": \"npx\", /* \u{1b}[2K\u{202e} */ \"args\": [\"x\"]}}}\n";
+    home.put(".cursor/mcp.json", text.as_bytes());
+    let shown = home.done(&["adopt", "--dry-run", "cursor"]);
+    assert!(shown.contains("a\\u{1b}[2Jb"), "{shown:?}");
+    assert!(!shown.contains(['\u{1b}', '\u{202e}']), "{shown:?}");
+}
