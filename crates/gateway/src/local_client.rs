@@ -121,13 +121,29 @@ async fn open_now(socket: &Path, path: &str) -> io::Result<Lines> {
         .header(HOST, "localhost")
         .body(Empty::<Bytes>::new())
         .map_err(io::Error::other)?;
-    let response = sender.send_request(request).await.map_err(io::Error::other)?;
+    let response = sender.send_request(request).await.map_err(broken_off)?;
     Ok(Lines {
         status: response.status(),
         body: response.into_body(),
         read: BytesMut::new(),
         _connection: connection,
     })
+}
+
+/// Returns an error of a connection. One that the gateway has closed without an answer is
+/// `ConnectionAborted`: the gateway ends, or does not admit this process.
+fn broken_off(error: hyper::Error) -> io::Error {
+    let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    let is_lost = cause.is_some_and(|cause| {
+        matches!(
+            cause.kind(),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+        )
+    });
+    match is_lost || error.is_incomplete_message() || error.is_closed() || error.is_canceled() {
+        true => io::Error::new(io::ErrorKind::ConnectionAborted, error),
+        false => io::Error::other(error),
+    }
 }
 
 /// Asks for a path, and reads the whole answer.

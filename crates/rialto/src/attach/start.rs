@@ -31,6 +31,8 @@ const START: Duration = Duration::from_secs(15);
 /// How long a service may take to read a destination that was just added to its file.
 const RELOAD: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(20);
+/// How long a service that ends may take from its last broken connection until its socket is gone.
+const END: Duration = Duration::from_secs(1);
 /// How long no host may be connected before the service ends.
 const IDLE_EXIT: &str = "10m";
 /// A log that has grown beyond this begins anew.
@@ -126,6 +128,8 @@ enum Look {
     Unknown(String),
     /// Nothing listens.
     Absent,
+    /// It has closed the connection without an answer.
+    BrokenOff(String),
     /// There is something that must not be used.
     Unusable(String),
 }
@@ -159,7 +163,7 @@ impl Starter {
         match self.look().await {
             Look::Here(service) => return Ok(*service),
             Look::Unknown(why) => return self.look_again(why).await,
-            Look::Unusable(why) => return Err(why),
+            Look::Unusable(why) | Look::BrokenOff(why) => return Err(why),
             Look::Absent => {}
         }
         self.directory
@@ -175,7 +179,7 @@ impl Starter {
         match self.look().await {
             Look::Here(service) => return Ok(*service),
             Look::Unknown(why) => return self.look_again(why).await,
-            Look::Unusable(why) => return Err(why),
+            Look::Unusable(why) | Look::BrokenOff(why) => return Err(why),
             Look::Absent => {}
         }
         let pid = self
@@ -190,7 +194,7 @@ impl Starter {
         while Instant::now() < deadline {
             match self.look().await {
                 Look::Here(service) => return Ok(*service),
-                Look::Unknown(why) | Look::Unusable(why) => return Err(why),
+                Look::Unknown(why) | Look::Unusable(why) | Look::BrokenOff(why) => return Err(why),
                 Look::Absent => {}
             }
             let has_ended = pid.is_some_and(|pid| rustix::process::test_kill_process(pid).is_err());
@@ -213,14 +217,27 @@ impl Starter {
             match self.look().await {
                 Look::Here(service) => return Ok(*service),
                 Look::Unknown(latest) => why = latest,
-                Look::Unusable(why) => return Err(why),
+                Look::Unusable(why) | Look::BrokenOff(why) => return Err(why),
                 Look::Absent => return Err("it ended".to_owned()),
             }
         }
         Err(why)
     }
 
+    /// Looks for the service. One that is about to end breaks a connection off, and is gone a moment
+    /// later.
     async fn look(&self) -> Look {
+        let deadline = Instant::now() + END;
+        loop {
+            match self.look_once().await {
+                Look::BrokenOff(why) if Instant::now() >= deadline => return Look::Unusable(why),
+                Look::BrokenOff(_) => tokio::time::sleep(LOOK).await,
+                look @ (Look::Here(_) | Look::Unknown(_) | Look::Absent | Look::Unusable(_)) => return look,
+            }
+        }
+    }
+
+    async fn look_once(&self) -> Look {
         let socket = self.socket();
         let path = format!("/v1/attach/{}", self.name);
         let lines = match local_client::open(&socket, &path).await {
@@ -228,6 +245,7 @@ impl Starter {
             Err(error) => {
                 return match error.kind() {
                     io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Look::Absent,
+                    io::ErrorKind::ConnectionAborted => Look::BrokenOff(error.to_string()),
                     _ => Look::Unusable(error.to_string()),
                 };
             }

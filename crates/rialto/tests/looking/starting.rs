@@ -173,6 +173,35 @@ fn only_socket(home: &Home) -> std::path::PathBuf {
 }
 
 #[tokio::test]
+async fn service_that_ends_under_the_first_look_is_started_again() -> Result<()> {
+    let home = Home::new(ONE)?;
+    let first = home.attach("files", "one", &[])?;
+    first.shake_hands(json!({})).await?;
+    let socket = only_socket(&home);
+    let service = process(&home.gateways()?[0]["pid"]);
+    first.close_stdin();
+    first.wait(PATIENCE).await;
+    send_signal(service.pid, Signal::TERM);
+    wait_until("it has gone", PATIENCE, || (!service.is_alive()).then_some(())).await;
+    // A service whose time is over takes its socket away, and closes what was not answered.
+    let ending = UnixListener::bind(&socket)?;
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
+    let ended = std::thread::spawn({
+        let socket = socket.clone();
+        move || {
+            let connection = ending.accept();
+            fs::remove_file(socket).and(connection.map(drop))
+        }
+    });
+    let second = home.attach("files", "one", &[])?;
+    second.shake_hands(json!({})).await?;
+    ended.join().expect("no panic")?;
+    said(&second, "attached to the local service").await;
+    assert_eq!(home.gateways()?.len(), 1, "its server is shared again");
+    Ok(())
+}
+
+#[tokio::test]
 async fn socket_that_a_killed_service_left_is_taken_over() -> Result<()> {
     let home = Home::new(ONE)?;
     let first = home.attach("files", "one", &[])?;
