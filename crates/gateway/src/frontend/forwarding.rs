@@ -28,6 +28,7 @@ use uuid::Uuid;
 use super::body::Body;
 use super::head::Head;
 use super::http::RequestContext;
+use crate::attachment::ATTACHED;
 use crate::endpoint::{ParkedCall, SessionUse};
 use crate::fleet::{Fleet, ProxyOutcome, SessionRoute, Undelivered, Wanted};
 use crate::guard::limits::Permit;
@@ -356,7 +357,8 @@ impl RequestContext<'_> {
         // another than the client's, and HTTP/2 needs none.
         let mut headers = HeaderMap::with_capacity(request.headers.len() + 2);
         for (name, value) in request.headers {
-            if name != header::CONTENT_LENGTH {
+            // What `rialto attach` hands over is for a server on this machine.
+            if name != header::CONTENT_LENGTH && name != ATTACHED {
                 headers.append(name, value.clone());
             }
         }

@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 use super::body::Body;
 use super::http::RequestSource;
 use super::request_body::RequestBody;
+use crate::attachment::ATTACHED;
 use crate::buffered::Piece;
 use crate::gateway::Gateway;
 use crate::guard::Caller;
@@ -71,6 +72,8 @@ impl PeerHandler for PeerRequests {
         let source = FromReplica { forwarded, stream };
         let (mut parts, body) = request.into_parts();
         let mut body = RequestBody::Unread(body);
+        // Directories and variables are those of another machine.
+        parts.headers.remove(ATTACHED);
         let config = self.0.config();
         let answering = self.0.route(&config, &mut parts, &mut body, &source, false);
         let response = Box::pin(answering).await;

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 use testkit::processes::Process;
 use testkit::{Fleet, FleetConfig, McpClient, PATIENCE, Result, marked, poll_until, wait_until};
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+
 use super::fixture::{
     Ending, Load, answers_to, assert_none_ran_twice, assert_owner_lost, drain_with_call, echo_until_served,
     id_of, in_background, modern, moved, session_at,
@@ -316,5 +319,52 @@ async fn engine_that_restarts_empty_starts_no_second_server() -> Result<()> {
     echo_until_served(&moved(&fleet, &client, 2).await?, "after").await?;
     assert_eq!(holder(&fleet)?, Some(0));
     assert_one_runs(&fleet, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_host_hands_over_at_one_replica_is_not_for_the_server_at_another() -> Result<()> {
+    let settings = "placement: one, env: { KEY: 'of the file' }";
+    let config = FleetConfig::of_stub(settings).replicas(2);
+    let mut fleet = config.start().await?;
+    grow_old(&fleet)?;
+    count(&session_at(&fleet, 0).await?).await?;
+    assert_eq!(holder(&fleet)?, Some(0));
+    let runtime = tempfile::tempdir()?;
+    let sockets = [
+        ("RIALTO_ADMIN_SOCKET", "on".to_owned()),
+        ("XDG_RUNTIME_DIR", runtime.path().to_string_lossy().into_owned()),
+    ];
+    fleet.kill(1).await?;
+    fleet.set_env(1, &sockets)?;
+    fleet.up(1).await?;
+    let socket = wait_until("the admin socket is there", PATIENCE, || {
+        let entries = std::fs::read_dir(runtime.path().join("rialto")).ok()?;
+        let mut paths = entries.flatten().map(|entry| entry.path());
+        paths.find(|path| path.extension().is_some_and(|extension| extension == "sock"))
+    })
+    .await;
+    let body = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {
+        "name": "env", "arguments": { "name": "KEY" },
+        "_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+        },
+    } })
+    .to_string();
+    // {"directory":"/tmp","env":{"KEY":"evil"}}
+    let handed_over = "eyJkaXJlY3RvcnkiOiIvdG1wIiwiZW52Ijp7IktFWSI6ImV2aWwifX0";
+    let head = format!(
+        "POST /one/mcp HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nrialto-attached: {handed_over}\r\n\
+         content-type: application/json\r\naccept: application/json\r\nmcp-protocol-version: 2026-07-28\r\n\
+         mcp-method: tools/call\r\nmcp-name: env\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = UnixStream::connect(socket).await?;
+    stream.write_all(format!("{head}{body}").as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    assert!(answer.contains("of the file"), "{answer}");
+    assert_eq!(fleet.journal().starts().len(), 1, "no server of its own");
     Ok(())
 }
