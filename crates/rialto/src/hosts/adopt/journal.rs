@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -53,6 +53,10 @@ pub(super) struct Record {
 pub(super) enum JournalError {
     #[error("another `rialto adopt` is at work: wait until it has ended")]
     Busy,
+    #[error("other users can write to {path}: run chmod go-w {path}", path = .0.display())]
+    Open(PathBuf),
+    #[error("{} belongs to user {owner}: run this as that user", path.display())]
+    OtherUser { path: PathBuf, owner: u32 },
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
     #[error("{}: this record cannot be read ({reason}); its copies are in that directory", path.display())]
@@ -96,6 +100,7 @@ impl Journal {
     pub(super) fn open(state_dir: &Path) -> Result<Self, JournalError> {
         let directory = state_dir.join("adopt");
         safe_file::directory(&directory).map_err(at(&directory))?;
+        check_private(&directory)?;
         let path = directory.join(LOCK);
         let lock = File::options()
             .create(true)
@@ -188,6 +193,21 @@ impl Journal {
             .collect();
         numbers.sort_unstable();
         Ok(numbers)
+    }
+}
+
+/// Checks that no other user can put a record there: an undo writes what a record has into any file
+/// of this user.
+fn check_private(directory: &Path) -> Result<(), JournalError> {
+    let seen = fs::metadata(directory).map_err(at(directory))?;
+    let path = directory.to_owned();
+    if seen.uid() != rustix::process::geteuid().as_raw() {
+        let owner = seen.uid();
+        return Err(JournalError::OtherUser { path, owner });
+    }
+    match seen.mode() & 0o022 {
+        0 => Ok(()),
+        _ => Err(JournalError::Open(path)),
     }
 }
 
@@ -368,6 +388,21 @@ mod tests {
         let journal = Journal::open(folder.path()).unwrap();
         assert!(journal.records().unwrap().is_empty());
         assert!(!draft.exists());
+    }
+
+    #[test]
+    fn journal_that_others_can_write_to_is_not_used() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("adopt");
+        fs::create_dir(&directory).unwrap();
+        for (mode, is_good) in [(0o700, true), (0o755, true), (0o775, false), (0o777, false)] {
+            fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(Journal::open(folder.path()).is_ok(), is_good, "{mode:o}");
+        }
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+        let error = Journal::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("chmod go-w"), "{error}");
     }
 
     #[test]
