@@ -9,8 +9,8 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::audit;
 use crate::readers::{Admitted, Feed, FeedReader};
+use crate::{audit, escape};
 
 /// How much of a message is shown.
 const LONGEST: usize = 64 << 10;
@@ -58,7 +58,12 @@ impl Tap {
             "bytes": message.len(),
             "message": shown(message),
         });
-        self.0.publish(&Bytes::from(format!("{line}\n")));
+        // What would drive a terminal is spelled out: the line is still the same JSON.
+        let mut text = String::new();
+        // Writing to a `String` cannot fail.
+        let _ = escape::json_text(&mut text, &line.to_string());
+        text.push('\n');
+        self.0.publish(&Bytes::from(text));
     }
 
     /// Shows each of these lines.
@@ -93,6 +98,6 @@ mod tests {
         let text = shown(long.as_bytes());
         let text = text.as_str().expect("a text");
         assert!(text.len() < LONGEST + 100, "{}", text.len());
-        assert!(text.ends_with(crate::escape::TRUNCATED));
+        assert!(text.ends_with(escape::TRUNCATED));
     }
 }

@@ -1,6 +1,8 @@
 //! `rialto install` and `rialto uninstall`: one entry of one host.
 
+use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -235,8 +237,11 @@ fn put(
         match own_command::run(host, &words) {
             Outcome::Done => {
                 return Ok(format!(
-                    "`{}` was added to {} by {}",
-                    entry.name, host.title, own.program
+                    "`{}` was added to {} by {}{}",
+                    entry.name,
+                    host.title,
+                    own.program,
+                    exposed(flags, file, &shown)
                 ));
             }
             Outcome::Failed(reason) => {
@@ -255,9 +260,27 @@ fn put(
     place.push(shape::step(host, &entry.name));
     write(file, &shown, place, None, Some(entry.value.clone()))?;
     Ok(format!(
-        "`{}` was added to {shown}; {} reads it when it starts again",
-        entry.name, host.title
+        "`{}` was added to {shown}; {} reads it when it starts again{}",
+        entry.name,
+        host.title,
+        exposed(flags, file, &shown)
     ))
+}
+
+/// Returns what to do about a header in a file that is not for this user alone. A header mostly is a
+/// secret.
+fn exposed(flags: &InstallFlags, file: &HostFile, shown: &str) -> String {
+    if flags.header.is_empty() {
+        return String::new();
+    }
+    let is_open = fs::metadata(&file.path).is_ok_and(|metadata| metadata.mode() & 0o044 != 0);
+    match (flags.project, is_open) {
+        (true, _) => {
+            format!("\n  {shown} belongs to the project, and has the header: do not share it as it is")
+        }
+        (false, true) => format!("\n  other users can read the header: chmod 600 {shown}"),
+        (false, false) => String::new(),
+    }
 }
 
 fn take_out(

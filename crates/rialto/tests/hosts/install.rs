@@ -59,6 +59,35 @@ fn a_file_that_is_not_there_is_made_for_this_user_alone() {
 }
 
 #[test]
+fn header_in_a_file_that_others_can_read_is_told_with_the_line_that_closes_it() {
+    let home = Home::empty();
+    let install = |name: &str, more: &[&str]| {
+        let named = ["install", "cursor", "https://a.example/mcp", "--name", name];
+        let output = home.run(&[&named, more].concat());
+        assert!(output.status.success());
+        crate::home::text(&output.stderr)
+    };
+    let header = ["--header", "Authorization: Bearer geheim"];
+    let path = home.put(".cursor/mcp.json", b"{}\n");
+    for (mode, is_told) in [(0o600, false), (0o644, true)] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let said = install(&format!("mode-{mode:o}"), &header);
+        assert_eq!(said.contains("chmod 600 ~/.cursor/mcp.json"), is_told, "{said}");
+        assert!(!said.contains("geheim"), "{said}");
+    }
+    assert!(!install("open", &[]).contains("chmod"), "it has no header");
+    home.put("project/.cursor/mcp.json", b"{}\n");
+    let said = home
+        .command(&["install", "cursor", "https://a.example/mcp", "--project"])
+        .args(header)
+        .current_dir(home.path("project"))
+        .output()
+        .unwrap();
+    let said = crate::home::text(&said.stderr);
+    assert!(said.contains("belongs to the project"), "{said}");
+}
+
+#[test]
 fn files_of_a_project_name_the_program_without_its_path() {
     let home = Home::empty();
     home.put(

@@ -286,17 +286,24 @@ async fn tap_shows_messages_both_ways_without_their_secrets() -> Result<()> {
         (open == 1).then_some(())
     })
     .await;
-    let arguments = json!({ "marker": "seen", "api_key": "geheim" });
+    let arguments = json!({ "marker": "seen", "api_key": "geheim", "text": "\u{9b}2J\u{202e}" });
     call(&host, 1, "mirror", arguments).await?;
-    let lines: Vec<Value> = BufReader::new(tap.stdout.take().expect("a pipe"))
+    let lines: Vec<String> = BufReader::new(tap.stdout.take().expect("a pipe"))
         .lines()
-        .map(|line| serde_json::from_str(&line.expect("a line")).expect("JSON"))
+        .collect::<std::io::Result<_>>()?;
+    let drives_a_terminal = |line: &String| line.contains(['\u{9b}', '\u{202e}']);
+    assert!(!lines.iter().any(drives_a_terminal), "{lines:?}");
+    let lines: Vec<Value> = lines
+        .iter()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
     assert_eq!(tap.wait()?.code(), Some(0));
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert_eq!(lines[0]["direction"], "to_server");
     assert_eq!(lines[0]["message"]["method"], "tools/call");
-    assert_eq!(lines[0]["message"]["params"]["arguments"]["marker"], "seen");
+    let arguments = &lines[0]["message"]["params"]["arguments"];
+    assert_eq!(arguments["marker"], "seen");
+    assert_eq!(arguments["text"], "\u{9b}2J\u{202e}", "it is the same JSON");
     assert_eq!(lines[1]["direction"], "from_server");
     assert_eq!(lines[0]["message"]["id"], lines[1]["message"]["id"]);
     assert!(lines[0]["pid"].is_u64(), "{lines:?}");
