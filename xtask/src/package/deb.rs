@@ -47,7 +47,7 @@ fn scripts(sources: &Sources<'_>, needs: &Needs, size: usize) -> anyhow::Result<
         .replace("@DEPENDS@", &depends(needs));
     tree.text("control", &control);
     tree.text("conffiles", &format!("/{}\n", system::CONFIGURATION));
-    for script in ["postinst", "prerm", "postrm"] {
+    for script in ["preinst", "postinst", "prerm", "postrm"] {
         let text = sources.text(&format!("packaging/deb/{script}"))?;
         tree.program(script, text.into_bytes());
     }

@@ -24,6 +24,8 @@ const INSTALLED_BY: &[(&str, &str)] = &[
     ("debootstrap", "apt-get install debootstrap"),
     ("chroot", "apt-get install coreutils"),
     ("unshare", "apt-get install util-linux"),
+    ("nsenter", "apt-get install util-linux"),
+    ("systemd-nspawn", "apt-get install systemd-container"),
     ("crun", "apt-get install crun"),
     ("mount", "apt-get install mount"),
     ("systemd-analyze", "apt-get install systemd"),

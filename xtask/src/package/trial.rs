@@ -4,6 +4,7 @@
 //! that was built and not tried, are errors. Nothing is installed on the machine itself, and
 //! nothing that was started stays.
 
+mod booted;
 mod debian;
 mod image;
 mod mcpb;
@@ -89,7 +90,7 @@ pub fn tools(formats: &[Format]) -> Vec<&'static str> {
             Format::Tarball => &["debootstrap"],
             Format::Pypi => &["python3"],
             Format::Npm | Format::Mcpb => &["node", "npm"],
-            Format::Deb => &["debootstrap", "systemd-analyze"],
+            Format::Deb => &["debootstrap", "systemd-analyze", "systemd-nspawn", "nsenter"],
             Format::Rpm => &["debootstrap", "rpm", "systemd-analyze"],
             Format::Oci => &["crun"],
         });

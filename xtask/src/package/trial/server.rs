@@ -14,15 +14,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::package::tools;
 
 /// How long a start, an answer or an end may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// How long to pause between two looks.
-const PAUSE: Duration = Duration::from_millis(20);
+pub const PAUSE: Duration = Duration::from_millis(20);
 
 /// A call of a tool of the demo server. It needs no handshake.
 const CALL: &str =
     r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"add","arguments":{"a":2,"b":40}}}"#;
 /// What its answer has in it.
-const ANSWER: &str = r#"{"sum":42}"#;
+pub const ANSWER: &str = r#"{"sum":42}"#;
 
 /// What is added to a command to serve the demo on a free port.
 pub const SERVE_DEMO: [&str; 4] = ["serve", "--demo", "--listen", "127.0.0.1:0"];
@@ -148,10 +148,13 @@ pub fn children(pid: u32) -> anyhow::Result<Vec<u32>> {
 /// Returns the number of the user that a process runs as.
 pub fn user_of(pid: u32) -> anyhow::Result<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let mut lines = status.lines();
-    let line = lines.find_map(|line| line.strip_prefix("Uid:"));
-    let user = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-    user.context("the process has no user")
+    user_in(&status).context("the process has no user")
+}
+
+/// Returns the number of the user that a `/proc/PID/status` names.
+pub fn user_in(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// Starts a command that speaks MCP over stdio, calls a tool and closes its input.
@@ -189,7 +192,8 @@ pub fn answers_over_stdio(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn wait(child: &mut Child) -> anyhow::Result<ExitStatus> {
+/// Waits for the end of a process.
+pub fn wait(child: &mut Child) -> anyhow::Result<ExitStatus> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(status) = child.try_wait()? {

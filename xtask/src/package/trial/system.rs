@@ -8,7 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use super::server::{self, Server, command};
+use super::booted::Booted;
+use super::server::{self, ANSWER, Server, command};
 use super::{Places, Trial, debian};
 use crate::package::tools;
 
@@ -39,6 +40,80 @@ pub fn try_deb(places: &Places<'_>) -> anyhow::Result<()> {
     nothing_is_left(&root, &before)?;
     ensure!(user(&root).is_none(), "the user rialto is left");
     trial.reports("purged: no file and no user is left");
+    serves_under_systemd(places, &file)
+}
+
+/// Installs the package where systemd runs, and lets it do with the service what it does on a
+/// machine.
+fn serves_under_systemd(places: &Places<'_>, file: &Path) -> anyhow::Result<()> {
+    let (root, release) = debian::root(places, "booted")?;
+    fs::copy(file, root.join("rialto.deb"))?;
+    let trial = Trial::begin("deb");
+    let log = places.scratch.join("trial/booted.log");
+    let machine = match Booted::start(&root, &log) {
+        Ok(machine) => machine,
+        Err(error) => {
+            // Containers that are closed enough let no systemd run.
+            trial.reports(&format!("systemd does not run here: {error:#}"));
+            return Ok(());
+        }
+    };
+    let trial = Trial::begin("deb");
+    let apt = |words: &[&str]| {
+        let start = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "--yes"];
+        machine.run(&[&start, words].concat())
+    };
+    let install = || apt(&["install", "--no-install-recommends", "/rialto.deb"]);
+    let answers = || -> anyhow::Result<()> {
+        let url = "http://127.0.0.1:3000/demo/mcp";
+        let printed = machine.run(&["rialto", "call", url, "add", "a=2", "b=40"])?;
+        ensure!(printed.contains(ANSWER), "the call was answered by: {printed}");
+        Ok(())
+    };
+    let property = |name: &str| -> anyhow::Result<String> {
+        let property = format!("--property={name}");
+        let printed = machine.run(&["systemctl", "show", "--value", &property, "rialto.service"])?;
+        Ok(printed.trim().to_owned())
+    };
+    install()?;
+    answers()?;
+    trial.reports_with_time(&format!(
+        "apt-get install in Debian {release} with systemd, and the service answers at its socket"
+    ));
+    let status = machine.run(&["cat", &format!("/proc/{}/status", property("MainPID")?)])?;
+    let runs_as = server::user_in(&status);
+    ensure!(
+        runs_as.is_some() && runs_as == user(&root),
+        "it runs as user {runs_as:?}"
+    );
+    ensure!(
+        status.lines().any(|line| line == "CapBnd:\t0000000000000000"),
+        "it has rights: {status}"
+    );
+    trial.reports("runs as the user rialto, without any right");
+    machine.run(&["systemctl", "kill", "--signal=KILL", "rialto.service"])?;
+    answers()?;
+    ensure!(property("NRestarts")? == "1", "systemd has not started it again");
+    trial.reports("killed: the next call is answered by a new process");
+    apt(&["remove", "rialto"])?;
+    install()?;
+    answers()?;
+    trial.reports("removed and installed again, it answers");
+    machine.run(&["systemctl", "stop", "rialto.socket", "rialto.service"])?;
+    let end = (property("ActiveState")?, property("Result")?);
+    ensure!(
+        end == ("inactive".to_owned(), "success".to_owned()),
+        "it has stopped as {end:?}"
+    );
+    apt(&["purge", "rialto"])?;
+    fs::remove_file(root.join("rialto.deb"))?;
+    let paths = debian::paths(&root)?;
+    let left: Vec<&String> = paths.iter().filter(|path| path.contains("rialto")).collect();
+    ensure!(
+        left.is_empty() && user(&root).is_none(),
+        "these are left: {left:?}"
+    );
+    trial.reports("stopped, purged: nothing of that name is left");
     Ok(())
 }
 
