@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the tarball of a program for a machine that `cargo xtask package` does not know, with the
-# same content: `packaging/tarball.sh PROGRAM TARGET`, into dist/.
+# same content, but for the units of systemd: `packaging/tarball.sh PROGRAM TARGET`, into dist/.
 set -eu
 program=$1
 target=$2
@@ -11,7 +11,8 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 mkdir -p dist "$folder/$name/completions" "$folder/$name/man/man1"
 cp "$program" "$folder/$name/rialto"
-cp README.md LICENSE-MIT LICENSE-APACHE "$folder/$name/"
+cp README.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$folder/$name/"
+cargo xtask licences "$target" > "$folder/$name/LICENSE-THIRD-PARTY"
 cd "$folder/$name"
 chmod 755 rialto
 ./rialto completions bash > completions/rialto.bash

@@ -60,6 +60,8 @@ cargo xtask COMMAND
                    --binary PATH, --static-binary PATH: package these programs.
                    --no-static, --no-portable: leave packages with one of the programs out.
                    --profile NAME: build with another profile.
+  licences TARGET  print the licences of everything in the program for TARGET; a tarball that is
+                   made without `package` has them from here
   setup            only the install
   bench [FLAG…]    build Rialto as packages do (profile `dist`) and measure it beside native, the
                    bare pipe and the peers; prints the table and writes docs/benchmarks.md.
@@ -125,6 +127,7 @@ fn run(arguments: Vec<String>) -> anyhow::Result<()> {
             let repository = repository()?;
             package::run(&repository, &repository.join(".test-deps"), &wanted)
         }
+        ("licences", [target]) => package::print_licences(&repository()?, target),
         ("setup", []) => setup(&repository()?).map(drop),
         ("help" | "--help" | "-h", []) => {
             print!("{HELP}");

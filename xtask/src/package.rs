@@ -228,7 +228,7 @@ impl<'a> Sources<'a> {
     fn licences(&self, program: &Program) -> anyhow::Result<Tree> {
         let mut tree = self.own_licences()?;
         if self.licences.get().is_none() {
-            let texts = licences::texts(&licences::components(self.repository)?)?;
+            let texts = licences::texts(&licences::components(self.repository, licences::PLATFORM)?)?;
             self.licences.get_or_init(|| texts);
         }
         let mut texts = self.licences.get().cloned().unwrap_or_default();
@@ -238,6 +238,12 @@ impl<'a> Sources<'a> {
         tree.text("LICENSE-THIRD-PARTY", &texts);
         Ok(tree)
     }
+}
+
+/// Prints the licences that a tarball has, for machines on which only the program is built.
+pub fn print_licences(repository: &Path, target: &str) -> anyhow::Result<()> {
+    print!("{}", licences::of_tarball(repository, target)?);
+    Ok(())
 }
 
 pub fn run(repository: &Path, test_deps: &Path, wanted: &Wanted) -> anyhow::Result<()> {
@@ -365,7 +371,7 @@ fn artefacts(sources: &Sources<'_>, wanted: &Wanted, programs: &[Program]) -> an
             }
         }
     }
-    let components = licences::components(sources.repository)?;
+    let components = licences::components(sources.repository, licences::PLATFORM)?;
     let bill = licences::bill_of_materials(&components, sources.version);
     let name = format!("rialto-{}.cdx.json", sources.version.semver());
     artefacts.push(Artefact::new(name, bill.into_bytes()));

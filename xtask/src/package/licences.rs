@@ -33,13 +33,16 @@ impl Component {
     }
 }
 
-/// Returns the crates that are linked into the program, sorted.
-pub fn components(repository: &Path) -> anyhow::Result<Vec<Component>> {
+/// What the packages of this command are for.
+pub const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+
+/// Returns the crates that are linked into the program for a target of Rust, sorted.
+pub fn components(repository: &Path, platform: &str) -> anyhow::Result<Vec<Component>> {
     let metadata = tools::output(
         Command::new("cargo")
             .current_dir(repository)
             .args(["metadata", "--format-version", "1", "--locked"])
-            .args(["--filter-platform", "x86_64-unknown-linux-gnu"]),
+            .args(["--filter-platform", platform]),
     )?;
     let metadata = serde_json::from_slice(&metadata.stdout).context("cargo metadata prints JSON")?;
     let lock = std::fs::read_to_string(repository.join("Cargo.lock"))?;
@@ -220,6 +223,26 @@ fn licence_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// Returns the licences of everything in the program of a tarball. Its name has a target of Rust,
+/// or `universal` for both processors of macOS, or `static` for a program without a library.
+pub fn of_tarball(repository: &Path, target: &str) -> anyhow::Result<String> {
+    let (platform, is_static) = platform_of(target);
+    let mut all = texts(&components(repository, &platform)?)?;
+    if is_static {
+        all.push_str(&glibc()?);
+    }
+    Ok(all)
+}
+
+/// Returns the target of Rust of a tarball, and whether glibc is in its program.
+fn platform_of(target: &str) -> (String, bool) {
+    match target.strip_suffix("-static") {
+        Some(start) => (format!("{start}-gnu"), true),
+        // The crates for both processors are the same.
+        None => (target.replace("universal-", "aarch64-"), false),
+    }
+}
+
 /// Returns the licence of glibc, which is part of a static program.
 pub fn glibc() -> anyhow::Result<String> {
     const TEXT: &str = "/usr/share/common-licenses/LGPL-2.1";
@@ -273,6 +296,24 @@ version = \"0.1.0\"
                 { "id": "used", "deps": [dependency("used", Value::Null)] },
             ] },
         })
+    }
+
+    #[test]
+    fn target_of_a_tarball_is_one_of_rust() {
+        let platform = |target| platform_of(target);
+        let expected = |platform: &str, is_static| (platform.to_owned(), is_static);
+        assert_eq!(
+            platform("aarch64-unknown-linux-static"),
+            expected("aarch64-unknown-linux-gnu", true)
+        );
+        assert_eq!(
+            platform("universal-apple-darwin"),
+            expected("aarch64-apple-darwin", false)
+        );
+        assert_eq!(
+            platform("aarch64-unknown-linux-gnu"),
+            expected("aarch64-unknown-linux-gnu", false)
+        );
     }
 
     #[test]

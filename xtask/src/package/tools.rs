@@ -56,6 +56,14 @@ fn require_in(programs: &[&str], path: &OsStr) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns the package that has a program.
+#[cfg(test)]
+pub fn package_of(program: &str) -> &'static str {
+    let found = INSTALLED_BY.iter().find(|(name, _)| *name == program);
+    let (_, command) = found.expect("the program is in the list");
+    command.rsplit(' ').next().expect("a command has a word")
+}
+
 /// Runs a program to its end and returns what it printed. A failure has its errors.
 pub fn output(command: &mut Command) -> anyhow::Result<Output> {
     let line = line(command);

@@ -127,3 +127,35 @@ pub fn run(places: &Places<'_>, chosen: &[(Format, Vec<Linking>)]) -> anyhow::Re
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn release_installs_what_its_machine_lacks() {
+        // What a Linux machine of GitHub has, or the steps before bring.
+        const THERE: [&str; 8] = [
+            "coreutils",
+            "mount",
+            "nodejs",
+            "npm",
+            "python3-venv",
+            "systemd",
+            "tar",
+            "util-linux",
+        ];
+        let repository = crate::repository().unwrap();
+        let workflow = std::fs::read_to_string(repository.join(".github/workflows/release.yml")).unwrap();
+        let install = "apt-get install --yes ";
+        let line = workflow
+            .lines()
+            .find_map(|line| Some(line.split_once(install)?.1));
+        let installed: Vec<&str> = line.unwrap().split(' ').collect();
+        for tool in tools(&Format::ALL) {
+            let package = crate::package::tools::package_of(tool);
+            let is_there = THERE.contains(&package) || installed.contains(&package);
+            assert!(is_there, "{package} is missing");
+        }
+    }
+}

@@ -109,3 +109,20 @@ fn scripts_have_no_known_weakness() {
         passes(tool("shellcheck").arg(repository().join(script)));
     }
 }
+
+/// `cargo xtask package` writes the commit and its date in this way.
+#[test]
+fn every_build_of_a_release_is_marked_alike() {
+    let text = read(".github/workflows/release.yml");
+    let marks: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("RIALTO_BUILD="))
+        .collect();
+    assert_eq!(marks.len(), 3);
+    for mark in marks {
+        assert_eq!(
+            mark,
+            r#""$(git rev-parse --short=8 HEAD) $(git show --no-patch --format=%cs)""#
+        );
+    }
+}

@@ -12,6 +12,9 @@ use crate::package::program::Linking;
 use crate::package::tools;
 use crate::test_deps;
 
+/// Makes of a Node one that is older than 22.15: it cannot become another program.
+const OLDER: &str = "--import=data:text/javascript,delete process.execve";
+
 pub fn try_out(places: &Places<'_>, linking: Linking) -> anyhow::Result<()> {
     let name = |end: &str| {
         let mut names = places.names.iter();
@@ -46,11 +49,10 @@ pub fn try_out(places: &Places<'_>, linking: Linking) -> anyhow::Result<()> {
             .args([&platform, &main])
             .env("HOME", &folder),
     )?;
-    let plain = PathBuf::from("/usr/bin/node");
     let modern = test_deps::installed_node(places.test_deps);
-    for node in [modern, plain] {
-        let becomes = has_execve(&node)?;
-        let run = || with_node(&node, &folder);
+    for (node, flags) in [(modern, &[][..]), (PathBuf::from("node"), &[OLDER])] {
+        let becomes = has_execve(&node, flags)?;
+        let run = || with_node(&node, flags, &folder);
         let server = Server::start(run().args(SERVE_DEMO), folder.join("npm.log"))?;
         server.answers()?;
         let version = tools::stdout(command(&node).arg("--version"))?;
@@ -84,16 +86,18 @@ pub fn try_out(places: &Places<'_>, linking: Linking) -> anyhow::Result<()> {
 }
 
 /// Returns the script as npm links it, run by a certain Node.
-fn with_node(node: &Path, folder: &Path) -> Command {
+fn with_node(node: &Path, flags: &[&str], folder: &Path) -> Command {
     let mut command = command(node);
     command
+        .args(flags)
         .arg(folder.join("node_modules/.bin/rialto-mcp"))
         .env("HOME", folder);
     command
 }
 
-fn has_execve(node: &Path) -> anyhow::Result<bool> {
-    let printed = tools::stdout(command(node).args(["-p", "typeof process.execve"]))?;
+fn has_execve(node: &Path, flags: &[&str]) -> anyhow::Result<bool> {
+    let asked = ["-p", "typeof process.execve"];
+    let printed = tools::stdout(command(node).args(flags).args(asked))?;
     Ok(printed.trim() == "function")
 }
 
