@@ -3,6 +3,7 @@
 //! A program that is missing ends the run, with the command that installs it. Which exist is asked
 //! before anything is built.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -41,6 +42,8 @@ pub fn require(programs: &[&str]) -> anyhow::Result<()> {
 }
 
 fn require_in(programs: &[&str], path: &OsStr) -> anyhow::Result<()> {
+    // Two kinds of packages may need the same one.
+    let programs: BTreeSet<&str> = programs.iter().copied().collect();
     let missing: Vec<String> = programs
         .iter()
         .filter(|program| !std::env::split_paths(path).any(|folder| folder.join(program).is_file()))
@@ -105,8 +108,9 @@ mod tests {
 
     #[test]
     fn missing_programs_are_named_with_the_command_that_installs_them() {
-        let error = require_in(&["rpmbuild", "strip"], OsStr::new("/no/such/folder")).unwrap_err();
+        let error = require_in(&["rpmbuild", "strip", "strip"], OsStr::new("/no/such/folder")).unwrap_err();
         let text = error.to_string();
+        assert_eq!(text.matches("strip:").count(), 1, "{text}");
         assert!(text.contains("rpmbuild: apt-get install rpm"), "{text}");
         assert!(text.contains("strip: apt-get install binutils"), "{text}");
         assert!(require_in(&[], OsStr::new("/no/such/folder")).is_ok());
