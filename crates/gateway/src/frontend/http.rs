@@ -182,7 +182,12 @@ impl Gateway {
         let mut body = RequestBody::Unread(body);
         async move {
             let config = self.config();
-            let origin = match config.origins.admit(&parts.uri, &parts.headers) {
+            let is_page = config.page != PageAccess::Off && page::has(parts.uri.path());
+            let admitted = match is_page {
+                true => config.origins.admit_page(&parts.uri, &parts.headers),
+                false => config.origins.admit(&parts.uri, &parts.headers),
+            };
+            let origin = match admitted {
                 Ok(origin) => origin,
                 Err(refusal) => {
                     unread.set(body.is_left());
@@ -197,7 +202,7 @@ impl Gateway {
             // And only the admin socket tells where a server is to run.
             parts.headers.remove(ATTACHED);
             // No page of another origin reads the page.
-            let origin = origin.filter(|_| !page::has(parts.uri.path()));
+            let origin = origin.filter(|_| !is_page);
             let source = FromClient { peer, slot: &slot };
             let mut response = self
                 .route(&config, &mut parts, &mut body, &source, origin.is_some())
@@ -391,7 +396,10 @@ impl Gateway {
         };
         match page::answer(self, config, parts, body, origin).await {
             page::Answer::Response(response) => {
-                source.handle_authenticated();
+                let status = response.status();
+                if !status.is_client_error() && !status.is_server_error() {
+                    source.handle_authenticated();
+                }
                 response
             }
             page::Answer::Endpoint(destination, caller) => {

@@ -304,7 +304,7 @@ async fn respond_to(
             });
             respond::json(StatusCode::OK, format!("{state}\n"))
         }
-        Wanted::Events => live::events(gateway, origin.connection)?,
+        Wanted::Events => live::events(gateway, &visitor, origin.connection)?,
         Wanted::SetUp => details::set_up(gateway, &visitor).await,
         Wanted::Destination(name) => {
             let endpoint = named(name)?;

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use http::Uri;
-use http::header::{HeaderMap, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::Authority;
 
 use crate::reply::Refusal;
@@ -106,6 +106,20 @@ impl OriginGuard {
         }
     }
 
+    /// The same for the page, which also takes requests of its own origin: a name or an address of
+    /// this gateway that was not configured as an origin.
+    pub(crate) fn admit_page(
+        &self,
+        target: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Option<HeaderValue>, Refusal> {
+        match self.admit(target, headers) {
+            // The host was known. So a name that was made to lead here is refused all the same.
+            Err(Refusal::ForeignOrigin) if is_own_origin(headers) => Ok(None),
+            judged => judged,
+        }
+    }
+
     fn knows_host(&self, host: &str) -> bool {
         if is_loopback_name(host) || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(host)) {
             return true;
@@ -135,6 +149,19 @@ impl OriginGuard {
             .or_else(|| origin.strip_prefix("https://"));
         rest.and_then(host_of).is_some_and(is_loopback_name)
     }
+}
+
+/// Returns whether the one origin of a request is the host that it asks.
+fn is_own_origin(headers: &HeaderMap) -> bool {
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    let (Some(origin), None) = (origins.next(), origins.next()) else {
+        return false;
+    };
+    let Some((_, authority)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else {
+        return false;
+    };
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    host.is_some_and(|host| host.eq_ignore_ascii_case(authority))
 }
 
 /// Returns the host of `host[:port]`, where nothing else may stand: no user, no path, no trailing
@@ -170,7 +197,7 @@ fn is_loopback_name(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::header::{self, HeaderName};
+    use http::header::HeaderName;
 
     fn guard(listen: &str) -> OriginGuard {
         OriginGuard::named(
@@ -302,6 +329,33 @@ mod tests {
                 "{origin}"
             );
         }
+    }
+
+    #[test]
+    fn page_takes_its_own_origin_at_a_host_that_is_known() {
+        let guard = guard("0.0.0.0:3000");
+        let admit = |host: &str, origins: &[&str]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_str(host).unwrap());
+            for origin in origins {
+                headers.append(header::ORIGIN, HeaderValue::from_str(origin).unwrap());
+            }
+            guard.admit_page(&Uri::from_static("/ui/sign-in"), &headers)
+        };
+        assert_eq!(admit("10.0.0.7:3000", &["http://10.0.0.7:3000"]), Ok(None));
+        let named = ["https://mcp.example.com:3000"];
+        assert_eq!(admit("mcp.example.com:3000", &named), Ok(None));
+        for origins in [
+            &["http://10.0.0.8:3000"][..],
+            &["http://10.0.0.7:3001"],
+            &["null"],
+            &["http://10.0.0.7:3000", "http://10.0.0.7:3000"],
+        ] {
+            let judged = admit("10.0.0.7:3000", origins);
+            assert_eq!(judged, Err(Refusal::ForeignOrigin), "{origins:?}");
+        }
+        let rebound = admit("evil.example", &["http://evil.example"]);
+        assert_eq!(rebound, Err(Refusal::ForeignHost));
     }
 
     #[test]

@@ -115,6 +115,12 @@ impl Guard {
     /// Returns a ticket for an admin that has shown this token; `None` if it would be too long for a
     /// cookie.
     pub(crate) fn page_ticket(&self, caller: &Caller, token: &[u8], now: SystemTime) -> Option<MadeTicket> {
+        let made = self.page_right(caller, token, now);
+        made.filter(|made| made.text.len() <= LONGEST_TICKET)
+    }
+
+    /// Returns the same, however long it is.
+    pub(crate) fn page_right(&self, caller: &Caller, token: &[u8], now: SystemTime) -> Option<MadeTicket> {
         let lasts = caller.time_left(now).unwrap_or(SIGNED_IN).min(SIGNED_IN);
         let until = now.checked_add(lasts)?.duration_since(UNIX_EPOCH).ok()?;
         let right = match &caller.granted {
@@ -126,7 +132,7 @@ impl Guard {
             },
         };
         let text = right.ticket(until.as_secs());
-        (text.len() <= LONGEST_TICKET).then_some(MadeTicket { text, lasts })
+        Some(MadeTicket { text, lasts })
     }
 
     /// Returns the admin that a ticket names, if the right still holds.

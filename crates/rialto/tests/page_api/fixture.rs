@@ -58,9 +58,14 @@ pub(crate) struct House {
 
 impl House {
     pub(crate) async fn start() -> Result<Self> {
+        Self::start_with("").await
+    }
+
+    /// Starts with more settings.
+    pub(crate) async fn start_with(settings: &str) -> Result<Self> {
         let (admin, caller) = (token("root"), token("alice"));
         let config = format!(
-            "audit: {{dir}}/audit.jsonl\nauth:\n  tokens:\n    - {{ name: root, hash: \"{}\", admin: true }}\n    \
+            "{settings}audit: {{dir}}/audit.jsonl\nauth:\n  tokens:\n    - {{ name: root, hash: \"{}\", admin: true }}\n    \
              - {{ name: alice, hash: \"{}\" }}\n{STUB}",
             admin.hash, caller.hash
         );
@@ -70,6 +75,20 @@ impl House {
             admin,
             caller,
         })
+    }
+
+    /// Writes the configuration without the right of the admin, for the next reload.
+    pub(crate) fn withdraw_the_right(&self) -> Result<()> {
+        let files = std::fs::read_dir(self.rialto.dir())?.filter_map(|entry| Some(entry.ok()?.path()));
+        let is_configuration = |path: &std::path::PathBuf| {
+            let ending = path.extension().and_then(|ending| ending.to_str());
+            matches!(ending, Some("yml" | "yaml"))
+        };
+        let mut files = files.filter(is_configuration);
+        let file = files.next().expect("the launcher has written a configuration");
+        let text = std::fs::read_to_string(&file)?;
+        std::fs::write(&file, text.replace(", admin: true", ""))?;
+        Ok(())
     }
 
     /// Sends the form of the sign-in, as a browser does.

@@ -1,7 +1,8 @@
 //! Access to the page: by which visitor, and from where.
 
+use rustix::process::Signal;
 use testkit::client::raw_http::request;
-use testkit::{Issuer, Result, Rialto};
+use testkit::{Issuer, McpClient, Result, Rialto};
 
 use crate::fixture::{House, STUB, audited, get, json, send};
 
@@ -9,7 +10,7 @@ use crate::fixture::{House, STUB, audited, get, json, send};
 const PATHS: [&str; 7] = [
     "/ui",
     "/ui/",
-    "/ui/page.js",
+    "/ui/app.js",
     "/ui/api/state",
     "/ui/api/events",
     "/ui/api/destination/files",
@@ -40,10 +41,10 @@ async fn local_browser_sees_the_page_where_there_is_no_auth() -> Result<()> {
     );
     let moved = get(&rialto, "/ui").await?;
     assert_eq!((moved.status, moved.header("location")), (308, Some("ui/")));
-    let script = get(&rialto, "/ui/page.js").await?;
+    let script = get(&rialto, "/ui/app.js").await?;
     assert_eq!(script.status, 200);
     let tag = script.header("etag").expect("a tag");
-    let known = send(&rialto, "GET", "/ui/page.js", &[("If-None-Match", tag)], "").await?;
+    let known = send(&rialto, "GET", "/ui/app.js", &[("If-None-Match", tag)], "").await?;
     assert_eq!(known.status, 304);
     assert_eq!(get(&rialto, "/ui/none").await?.status, 404);
     Ok(())
@@ -272,5 +273,112 @@ async fn page_is_off_where_it_is_switched_off_and_where_other_machines_come_with
             assert_eq!(response.status, 404, "{args:?} {path}: {}", response.body_text());
         }
     }
+    Ok(())
+}
+
+/// A stream lasts for hours, and a right that is withdrawn ends it too.
+#[tokio::test]
+async fn stream_of_the_page_ends_with_the_right_to_it() -> Result<()> {
+    /// Events that may still come before the reload is done.
+    const LAST: usize = 8;
+    let house = House::start().await?;
+    let cookie = house.cookie().await?;
+    let bearer = format!("Bearer {}", house.admin.token);
+    let url = format!("http://{}/ui/api/events", house.rialto.address());
+    let mut streams = Vec::new();
+    for (name, value) in [("cookie", &cookie), ("authorization", &bearer)] {
+        let client = McpClient::connect(&url).await?.with_header(name, value);
+        let mut stream = client.get_stream(None).await?;
+        assert!(stream.next().await?.is_some(), "{name}");
+        streams.push(stream);
+    }
+    house.withdraw_the_right()?;
+    house.rialto.signal(Signal::HUP);
+    for mut stream in streams {
+        let mut events = 0;
+        while stream.next().await?.is_some() {
+            events += 1;
+            assert!(events <= LAST, "the stream goes on");
+        }
+    }
+    let state = send(&house.rialto, "GET", "/ui/api/state", &[("Cookie", &cookie)], "").await?;
+    assert_eq!(state.status, 401);
+    Ok(())
+}
+
+/// Connections of visitors that were shown the form go before those of callers that were let in.
+#[tokio::test]
+async fn connections_that_only_saw_the_form_make_room() -> Result<()> {
+    let house = House::start_with("limits: { connections: 8 }\n").await?;
+    let hello = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}"#;
+    let bearer = format!("Bearer {}", house.caller.token);
+    let headers = [
+        ("Authorization", bearer.as_str()),
+        ("Content-Type", "application/json"),
+        ("Accept", "application/json, text/event-stream"),
+    ];
+    let mut admitted = house.rialto.raw().await?;
+    let opened = admitted
+        .exchange(request("POST", "/files/mcp", &headers, hello))
+        .await?;
+    assert_eq!(opened.status, 200, "{}", opened.body_text());
+    let mut held = Vec::new();
+    for path in ["/ui/", "/ui/api/state", "/ui/none"].into_iter().cycle().take(12) {
+        let mut raw = house.rialto.raw().await?;
+        assert_eq!(
+            raw.exchange(request("GET", path, &[], "")).await?.status,
+            401,
+            "{path}"
+        );
+        held.push(raw);
+    }
+    let again = admitted
+        .exchange(request("POST", "/files/mcp", &headers, hello))
+        .await?;
+    assert_eq!(again.status, 200, "the connection is still there");
+    Ok(())
+}
+
+/// An admin at another machine reaches the page by an address that is no configured origin.
+#[tokio::test]
+async fn admin_signs_in_by_any_address_of_the_listener() -> Result<()> {
+    let admin = testkit::token::token("root");
+    let config = format!(
+        "auth:\n  tokens:\n    - {{ name: root, hash: \"{}\", admin: true }}\n{STUB}",
+        admin.hash
+    );
+    let launcher = Rialto::launcher().verb(&["serve", "--listen", "0.0.0.0:0"]);
+    let rialto = launcher
+        .args(&["--log-format", "json"])
+        .config(&config)
+        .start()
+        .await?;
+    let form = |path: &str, origin: &str, body: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: 192.0.2.7:3000\r\nOrigin: {origin}\r\nX-Rialto-Page: 1\r\n\
+             Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let body = format!("token={}", admin.token);
+    let own = "http://192.0.2.7:3000";
+    let mut raw = rialto.raw().await?;
+    let foreign = raw
+        .exchange(form("/ui/sign-in", "http://192.0.2.8:3000", &body))
+        .await?;
+    assert_eq!(foreign.status, 403);
+    let mut raw = rialto.raw().await?;
+    let signed_in = raw.exchange(form("/ui/sign-in", own, &body)).await?;
+    assert_eq!(signed_in.status, 303, "{}", signed_in.body_text());
+    let cookie = signed_in
+        .header("set-cookie")
+        .and_then(|cookie| cookie.split(';').next());
+    let cookie = cookie.expect("a cookie").to_owned();
+    let mut raw = rialto.raw().await?;
+    let out = form("/ui/sign-out", own, "").replace("\r\n\r\n", &format!("\r\nCookie: {cookie}\r\n\r\n"));
+    assert_eq!(raw.exchange(out).await?.status, 204);
+    // At an endpoint the origin is foreign as ever.
+    let mut raw = rialto.raw().await?;
+    assert_eq!(raw.exchange(form("/files/mcp", own, "{}")).await?.status, 403);
     Ok(())
 }

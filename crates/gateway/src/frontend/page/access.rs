@@ -22,6 +22,7 @@ use crate::frontend::body::Body;
 use crate::frontend::request_body::RequestBody;
 use crate::frontend::respond;
 use crate::gateway::Gateway;
+use crate::guard::bearer::{self, Credential};
 use crate::guard::page::PageAccess;
 use crate::guard::{AuthTarget, Caller};
 use crate::page_cookie;
@@ -39,28 +40,52 @@ const FORM_STYLE: &str = include_str!("sign_in.css");
 #[derive(Debug)]
 pub(super) struct Visitor {
     pub(super) caller: Arc<Caller>,
-    how: How,
+    right: Right,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+/// What the right of a visitor rests on.
+#[derive(Debug, Clone)]
+pub(super) enum Right {
     /// A browser of this machine, where no credentials are needed.
     Local,
-    /// An admin with a cookie.
-    SignedIn,
-    /// An admin with a token, or the user of the admin socket.
-    Known,
+    /// The user of the admin socket.
+    Socket,
+    /// An admin with the cookie that holds this ticket.
+    Cookie { ticket: String },
+    /// An admin with a token, and the ticket that the token would give.
+    Token { ticket: Option<String> },
 }
 
 impl Visitor {
     /// Returns the name of an admin that has signed in.
     pub(super) fn signed_in(&self) -> Option<&str> {
-        (self.how == How::SignedIn).then(|| self.caller.principal.as_str())
+        let is_signed_in = matches!(self.right, Right::Cookie { .. });
+        is_signed_in.then(|| self.caller.principal.as_str())
     }
 
     /// Returns whether it is at the machine of this gateway.
     pub(super) fn is_local(&self) -> bool {
-        self.how == How::Local
+        matches!(self.right, Right::Local)
+    }
+
+    /// Returns what its right rests on, for a stream that outlives the request.
+    pub(super) fn right(&self) -> Right {
+        self.right.clone()
+    }
+}
+
+impl Right {
+    /// Returns whether it holds now, and under this configuration.
+    pub(super) fn holds(&self, config: &ActiveConfig, now: SystemTime) -> bool {
+        let is_admin = |ticket: &str| {
+            matches!(config.page, PageAccess::Admins { .. }) && config.guard.page_admin(ticket, now).is_some()
+        };
+        match self {
+            Self::Local => config.page == PageAccess::AnyLocal,
+            Self::Socket => true,
+            Self::Cookie { ticket } => is_admin(ticket),
+            Self::Token { ticket } => ticket.as_deref().is_some_and(is_admin),
+        }
     }
 }
 
@@ -75,6 +100,8 @@ pub(super) fn check_site(config: &ActiveConfig, parts: &Parts, wanted: &Wanted) 
     }
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     match site {
+        // Over plain HTTP from another machine a browser sends only the origin, which was checked.
+        None if *wanted == Wanted::SignOut && headers.contains_key(header::ORIGIN) => {}
         None if wanted.acts() => {
             return refused("a script of the page must send this request (`Sec-Fetch-Site: same-origin`)");
         }
@@ -118,7 +145,7 @@ pub(super) async fn admit(
     if let Some(caller) = origin.admitted {
         return Ok(Visitor {
             caller: Arc::clone(caller),
-            how: How::Known,
+            right: Right::Socket,
         });
     }
     let headers = &parts.headers;
@@ -132,27 +159,33 @@ pub(super) async fn admit(
             }
             return Ok(Visitor {
                 caller: config.guard.anonymous(),
-                how: How::Local,
+                right: Right::Local,
             });
         }
         PageAccess::Admins { is_over_tls } => is_over_tls,
     };
     if headers.contains_key(header::AUTHORIZATION) {
         let caller = by_token(gateway, config, parts, origin).await?;
+        let ticket = match bearer::credential(headers) {
+            Ok(Credential::Bearer(token)) => config.guard.page_right(&caller, token, SystemTime::now()),
+            Ok(Credential::Nothing | Credential::Else) | Err(_) => None,
+        };
+        let ticket = ticket.map(|made| made.text);
         return Ok(Visitor {
             caller,
-            how: How::Known,
+            right: Right::Token { ticket },
         });
     }
     let cookies = headers.get_all(header::COOKIE).iter();
     let cookies = cookies.filter_map(|value| value.to_str().ok());
     let ticket = page_cookie::value(cookies, cookie_name(is_over_tls))
-        .and_then(|sealed| gateway.shared.sealer.open_page_ticket(sealed));
-    let admin = ticket.and_then(|ticket| config.guard.page_admin(&ticket, SystemTime::now()));
+        .and_then(|sealed| gateway.shared.sealer.open_page_ticket(sealed))
+        .ok_or_else(unauthorized)?;
+    let admin = config.guard.page_admin(&ticket, SystemTime::now());
     let caller = admin.ok_or_else(unauthorized)?;
     Ok(Visitor {
         caller,
-        how: How::SignedIn,
+        right: Right::Cookie { ticket },
     })
 }
 

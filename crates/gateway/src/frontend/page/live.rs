@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use http::{Response, StatusCode};
@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::PageRefusal;
+use super::access::{Right, Visitor};
 use crate::ended_calls::{Cursor, EndedCalls, PagePlace, Unread};
 use crate::frontend::body::Body;
 use crate::frontend::respond;
@@ -30,6 +31,8 @@ pub(crate) struct PageEvents {
     gateway: Arc<Gateway>,
     calls: Arc<EndedCalls>,
     cursor: Cursor,
+    /// The stream lasts as long as the right to it.
+    right: Right,
     /// The number of the state that was sent last.
     version: u64,
     interval: Interval,
@@ -52,6 +55,7 @@ impl std::fmt::Debug for PageEvents {
 /// Returns the events of a page, if there is room for another reader.
 pub(super) fn events(
     gateway: &Arc<Gateway>,
+    visitor: &Visitor,
     connection: Option<AbortHandle>,
 ) -> Result<Response<Body>, PageRefusal> {
     let place = connection.and_then(|connection| gateway.readers.admit(connection));
@@ -71,6 +75,7 @@ pub(super) fn events(
         gateway: Arc::clone(gateway),
         calls,
         cursor: Cursor::default(),
+        right: visitor.right(),
         version: 0,
         interval,
         silent: 0,
@@ -94,6 +99,11 @@ impl PageEvents {
             return Poll::Ready(Some(Bytes::from(state)));
         }
         while self.interval.poll_tick(context).is_ready() {
+            if !self.right.holds(&self.gateway.config(), SystemTime::now()) {
+                // A browser comes back, and is judged as any visitor.
+                self.is_over = true;
+                return Poll::Ready(None);
+            }
             let chunk = self.look();
             if !chunk.is_empty() {
                 self.silent = 0;
