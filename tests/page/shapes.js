@@ -197,12 +197,14 @@
  * @property {string | null} project
  */
 
+/** @typedef {{ subject: string, weight: string, what: string, why: string, cure: { kind: string, line: string, file?: string } }} Finding */
+
 /**
  * @typedef {object} Setup
  * @property {boolean} available
  * @property {string} [why]
  * @property {{ host: string, title: string, path: string, servers: HostEntry[] }[]} [hosts] one for each file
- * @property {{ level: string, text: string }[]} [findings]
+ * @property {Finding[]} [findings] as `rialto doctor --json` has them
  * @property {{ host: string, title: string, file: string | null, text: string }[]} [snippets]
  */
 

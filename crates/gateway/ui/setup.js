@@ -2,7 +2,7 @@
 // The hosts of this machine, what each points at, and what is wrong with that. It changes nothing.
 
 import { html, nothing } from './lit-html.js';
-import { setups } from './destination.js';
+import { setups } from './api.js';
 import { age } from './format.js';
 import { icon } from './icons.js';
 
@@ -25,7 +25,8 @@ export function setup(_place, draw) {
     ${found?.available ? html`
       <section aria-labelledby="findings"><h2 id="findings">Findings</h2>
         ${(found.findings ?? []).length === 0 ? html`<p class="empty">${icon('ready')} Nothing to mend was found.</p>` : nothing}
-        <ul class="findings">${(found.findings ?? []).map((finding) => html`<li class=${toneOf(finding.level)}>${icon(signOf(finding.level))} <strong>${finding.level}</strong> <span class="from">${finding.text}</span></li>`)}</ul>
+        <ul class="findings">${(found.findings ?? []).map(shown)}</ul>
+        <p class="soft">These findings are about the files of hosts. <code>rialto doctor</code> looks also at programs, servers and sign-in.</p>
       </section>
       <section aria-labelledby="hosts"><h2 id="hosts">Hosts on this machine</h2>
         ${hosts.length === 0 ? html`<p class="empty">No configuration of a known host was found in the home of the user that runs Rialto.</p>` : nothing}
@@ -39,12 +40,16 @@ export function setup(_place, draw) {
       <p>Each <a href="#/">destination</a> has the card <em>Use it from…</em> with the text or button for a host.</p></section>`;
 }
 
-/** @param {string} level */
-function toneOf(level) {
-  return { error: 'bad', warning: 'warn', ok: 'good' }[level] ?? 'calm';
-}
+/** @type {Record<string, { word: string, tone: string, sign: string }>} */
+const WEIGHTS = {
+  act: { word: 'to fix', tone: 'bad', sign: 'failing' },
+  try_later: { word: 'try again later', tone: 'warn', sign: 'part' },
+  note: { word: 'to know', tone: 'calm', sign: 'info' },
+};
 
-/** @param {string} level */
-function signOf(level) {
-  return { error: 'failing', warning: 'part', ok: 'ready' }[level] ?? 'info';
+/** @param {import('../../../tests/page/shapes.js').Finding} finding */
+function shown({ subject, weight, what, why, cure }) {
+  const { word, tone, sign } = WEIGHTS[weight] ?? { word: weight, tone: 'calm', sign: 'info' };
+  return html`<li><span class="state ${tone}">${icon(sign)} ${word}</span> <strong class="from">${subject} ${what}</strong><br><span class="soft from">${why}</span><br>
+    ${cure.file ? html`in <span class="from">${cure.file}</span>: ` : nothing}${cure.kind === 'do' ? html`<span class="from">→ ${cure.line}</span>` : html`<code class="from">${cure.line}</code>`}</li>`;
 }

@@ -77,6 +77,15 @@ pub(crate) fn run(flags: &DoctorFlags, environment: &Environment) -> ExitCode {
     ExitCode::from(report.exit_code())
 }
 
+/// Returns the findings about the files of the user's hosts, as `--json` has them. It reads files and
+/// the list of processes, and starts nothing.
+pub(crate) fn findings_of_hosts(surroundings: &Surroundings<'_>) -> serde_json::Value {
+    let looked = look::host::files(&HOSTS, None, surroundings);
+    let copies = look::host::copies(&looked, &platform::own_processes().unwrap_or_default());
+    let files: Vec<_> = looked.into_iter().map(|looked| looked.seen).collect();
+    page::json(&judge::host::judge(&files, &copies))["findings"].take()
+}
+
 /// The command line as used.
 struct Plan {
     subject: Option<String>,

@@ -32,7 +32,7 @@ use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
 use crate::flags::ServeFlags;
 use crate::hosts::overview::OwnHosts;
 use crate::terminal::Terminal;
-use crate::{exit, fail, traces};
+use crate::{doctor, exit, fail, traces};
 use reload::{Reloader, Watch};
 use systemd::Notifier;
 
@@ -229,7 +229,7 @@ async fn serve(
         config: config.and_then(|path| std::path::absolute(path).ok()),
     });
     if listening.is_some() {
-        gateway.show_set_up(Arc::new(OwnHosts::of(environment)));
+        gateway.show_set_up(Arc::new(OwnHosts::of(environment, doctor::findings_of_hosts)));
     }
     match &listening {
         Some(listening) => {

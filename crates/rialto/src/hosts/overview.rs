@@ -1,4 +1,5 @@
-//! What the page shows of the hosts of this machine: which there are, and where their entries lead.
+//! What the page shows of the hosts of this machine: which there are, where their entries lead, and
+//! what `rialto doctor` finds in their files.
 //!
 //! Arguments, variables and headers of entries may hold secrets. None of them is shown.
 
@@ -20,16 +21,21 @@ const URL: &str = "URL";
 /// What stands where a token goes.
 const TOKEN: &str = "<your token>";
 
+/// Judges the files of hosts. Returns findings, as `rialto doctor --json` has them.
+type Judge = fn(&Surroundings<'_>) -> Value;
+
 /// The hosts of the user that this process belongs to.
 #[derive(Debug)]
 pub(crate) struct OwnHosts {
     environment: Environment,
+    judge: Judge,
 }
 
 impl OwnHosts {
-    pub(crate) fn of(environment: &Environment) -> Self {
+    pub(crate) fn of(environment: &Environment, judge: Judge) -> Self {
         Self {
             environment: environment.clone(),
+            judge,
         }
     }
 
@@ -46,13 +52,9 @@ impl SetUp for OwnHosts {
         let surroundings = self.surroundings();
         let found = found::of_hosts(&[], None, &surroundings);
         let hosts = found.files.iter().map(|file| host(file, &surroundings));
-        let findings = found
-            .problems
-            .iter()
-            .map(|problem| json!({ "level": "warning", "text": problem }));
         json!({
             "hosts": hosts.collect::<Vec<_>>(),
-            "findings": findings.collect::<Vec<_>>(),
+            "findings": (self.judge)(&surroundings),
         })
     }
 
@@ -149,7 +151,7 @@ mod tests {
             "web": { "url": "https://user:geheim@mcp.example.com/mcp?key=geheim" } } }"#;
         std::fs::write(cursor.join("mcp.json"), text).expect("written");
         let home = home.path().to_str().expect("text");
-        let hosts = OwnHosts::of(&[("HOME", home)].into_iter().collect());
+        let hosts = OwnHosts::of(&[("HOME", home)].into_iter().collect(), |_| json!([]));
         let shown = hosts.look();
         assert!(!shown.to_string().contains("geheim"), "{shown}");
         let servers = &shown["hosts"][0]["servers"];

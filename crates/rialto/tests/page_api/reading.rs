@@ -140,13 +140,21 @@ async fn set_up_shows_the_hosts_of_this_machine_to_a_local_browser_alone() -> Re
     let launcher = Rialto::launcher().config(STUB);
     let home = launcher.dir().join("home");
     std::fs::create_dir_all(home.join(".cursor")).expect("made");
-    let text = r#"{ "mcpServers": { "web": { "command": "npx", "args": ["geheim"] } } }"#;
+    let text = r#"{ "mcpServers": { "web": { "command": "npx", "args": ["geheim"] },
+        "web": { "command": "npx", "args": ["geheim"] } } }"#;
     std::fs::write(home.join(".cursor/mcp.json"), text).expect("written");
     let rialto = launcher.env("HOME", &home.to_string_lossy()).start().await?;
     let shown = json(&get(&rialto, "/ui/api/setup").await?);
     assert_eq!(shown["available"], true, "{shown}");
     assert_eq!(shown["hosts"][0]["servers"][0]["points_at"], "npx", "{shown}");
     assert!(!shown.to_string().contains("geheim"), "{shown}");
+    // What `rialto doctor` finds in the files of hosts, with its cure.
+    let finding = &shown["findings"][0];
+    assert_eq!(
+        (&finding["id"], &finding["subject"]),
+        (&json!("key_twice"), &json!("Cursor"))
+    );
+    assert_eq!(finding["cure"]["kind"], "do", "{shown}");
     let house = crate::fixture::House::start().await?;
     let cookie = house.cookie().await?;
     let shown = send(&house.rialto, "GET", "/ui/api/setup", &[("Cookie", &cookie)], "").await?;
