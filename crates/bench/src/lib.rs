@@ -20,6 +20,7 @@ pub mod meter;
 pub mod native;
 pub mod order;
 pub mod overload;
+pub mod page;
 pub mod pipe;
 pub mod report;
 pub mod request;

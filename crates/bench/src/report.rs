@@ -466,6 +466,13 @@ fn goals(results: &Results) -> Vec<Goal> {
             rialto(Row::Catalogue, 0),
         ),
         goal(
+            "ten open pages at 10,000 calls/s: what they add, of one processor",
+            AtMost,
+            (3.0, 1.0),
+            "%",
+            rialto(Row::Page, 1).map(|share| share * 100.0),
+        ),
+        goal(
             "5 sessions with 6 servers each: servers that run",
             AtMost,
             (6.0, 6.0),
@@ -568,6 +575,7 @@ some peers start for every session.
 - *aggregate*: three destinations as one endpoint, two legacy servers and a modern one. The base is
   the same call to the destination itself. In the row with 100 members each list is answered from
   the catalogue, after all children have ended (`start: lazy`, `idle_stop`).
+- *open pages*: event streams of the [page](page.md), each read to its end by the load generator.
 - *two threads*: Rialto with `threads: 2`, against `threads: 1`.
 - Peers run as documented, with sessions, and with reduced logs. A cell with words has the reason
   why there is no number.

@@ -15,6 +15,7 @@ use crate::hosts;
 use crate::load::{self, Outcome, Pace, Target, Until};
 use crate::meter;
 use crate::overload;
+use crate::page;
 use crate::pipe::Pipe;
 use crate::request::{Call, ECHO, Session};
 use crate::sdk;
@@ -47,6 +48,7 @@ pub enum Row {
     Fleet,
     Aggregate,
     Catalogue,
+    Page,
     Hosts,
     Remote,
     Remote1M,
@@ -58,7 +60,7 @@ pub enum Row {
     ConnectIdle,
 }
 
-pub const ALL: [Row; 32] = [
+pub const ALL: [Row; 33] = [
     Row::Flight64,
     Row::Flight16,
     Row::Flight1,
@@ -82,6 +84,7 @@ pub const ALL: [Row; 32] = [
     Row::Fleet,
     Row::Aggregate,
     Row::Catalogue,
+    Row::Page,
     Row::Hosts,
     Row::Remote,
     Row::Remote1M,
@@ -159,6 +162,7 @@ impl Row {
             Self::Fleet => "fleet",
             Self::Aggregate => "aggregate",
             Self::Catalogue => "catalogue",
+            Self::Page => "page",
             Self::Hosts => "hosts",
             Self::Remote => "remote",
             Self::Remote1M => "remote-1mb",
@@ -198,6 +202,7 @@ impl Row {
             Self::Fleet => "a replica of a fleet, and `state_dir`, against neither",
             Self::Aggregate => "64 in flight through an aggregate, against its member",
             Self::Catalogue => "tools of 100 members with 50 each, listed while no child runs",
+            Self::Page => "10,000 calls per second with ten open pages, against none",
             Self::Hosts => "5 sessions of hosts with 6 servers each, against `rialto attach` in their place",
             Self::Remote => "64 in flight, 16 sessions, in front of native",
             Self::Remote1M => "1 MB payload, 4 in flight, in front of native",
@@ -275,6 +280,7 @@ impl Row {
                 Cpu("CPU per list"),
                 Bytes("memory (PSS)"),
             ],
+            Self::Page => &[Factor("CPU, ×"), Share("what the pages add, of one processor")],
             Self::Hosts => &[
                 Count("servers, where each session starts its own"),
                 Bytes("their memory (PSS)"),
@@ -310,6 +316,7 @@ impl Row {
             | Self::Fleet
             | Self::Aggregate
             | Self::Catalogue
+            | Self::Page
             | Self::Hosts => system == System::Rialto,
             Self::Sessions | Self::Remote | Self::Remote1M | Self::RemoteProgress => {
                 matches!(system, System::Native | System::Rialto)
@@ -368,6 +375,10 @@ impl Row {
             Self::Catalogue => {
                 let listing = aggregate::listing(programs, effort).await?;
                 Ok(vec![listing.time, listing.bytes, listing.cpu, listing.memory])
+            }
+            Self::Page => {
+                let cost = page::measure(programs, effort).await?;
+                Ok(vec![cost.factor, cost.share])
             }
             Self::Hosts => {
                 let sharing = hosts::measure(programs)?;
@@ -451,6 +462,7 @@ impl Row {
             | Self::Fleet
             | Self::Aggregate
             | Self::Catalogue
+            | Self::Page
             | Self::Hosts
             | Self::Remote => (16, 64, PLAIN),
             Self::ConnectFlight64 => (1, 64, PLAIN),
@@ -534,6 +546,7 @@ impl Row {
             | Self::Fleet
             | Self::Aggregate
             | Self::Catalogue
+            | Self::Page
             | Self::Hosts
             | Self::Remote
             | Self::Remote1M
