@@ -21,7 +21,7 @@ export async function hostile(browser, stage) {
   };
   await show(page, url, `#/destination/${options.name}`);
   stage.report({ open: true });
-  if (await page.getByText('The server was not asked yet.').first().isVisible()) {
+  if (await page.getByText('The page has not asked this server yet.').first().isVisible()) {
     await page.getByRole('button', { name: /Ask it now|Start it and ask/ }).click();
   }
   await page.locator('.tools li').first().waitFor();

@@ -28,6 +28,15 @@ export async function figures(browser, { url, options, report, readOrder }) {
   return { faults };
 }
 
+/** Reads the figures of the whole gateway, once it shows so many calls. */
+export async function totals(browser, { url, options }) {
+  const { page, faults } = await openPage(browser, url);
+  await show(page, url, '#/');
+  const figure = (name) => page.locator('.totals > div', { has: page.locator('dt', { hasText: new RegExp(`^${name}$`) }) }).locator('.value');
+  await figure('Calls').filter({ hasText: new RegExp(`^${options.calls}$`) }).waitFor();
+  return { failures: await figure('Failures').innerText(), faults };
+}
+
 /** Watches the page over a restart of the gateway. */
 export async function restart(browser, { url, report }) {
   const { page, faults } = await openPage(browser, url);

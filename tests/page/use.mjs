@@ -195,6 +195,8 @@ export async function new_user(browser, { url, options, report, readOrder }) {
   await page.locator('[aria-labelledby="slow"] li', { hasText: options.slow }).waitFor();
 
   found.headline = await page.locator('h1').innerText();
+  await page.locator('.alarms').getByText('last line on stderr').waitFor();
+  found.alarms = await page.locator('.alarms').innerText();
   await page.getByRole('link', { name: new RegExp(`Why it fails.*${options.failing}`) }).click();
   await page.getByRole('heading', { name: 'Why it fails' }).waitFor();
   await settled(page);
@@ -218,6 +220,8 @@ export async function new_user(browser, { url, options, report, readOrder }) {
   await page.getByRole('button', { name: 'Cursor', exact: true }).click();
   found.cursor = await page.locator('[aria-labelledby="use"]').innerText();
   found.button = await page.getByRole('link', { name: 'Add to Cursor' }).getAttribute('href');
+  await page.getByLabel('Another host').selectOption({ label: 'Zed' });
+  found.other = await page.locator('.snippet', { hasText: options.key }).innerText();
   return { ...found, faults };
 }
 
@@ -252,4 +256,15 @@ export async function absences(browser, { url }) {
   }
   seen.legend = await page.locator('.legend').innerText();
   return { ...seen, faults };
+}
+
+/** Reads what is wrong with the hosts of this machine, and which limits were reached. */
+export async function set_up(browser, { url }) {
+  const { page, faults } = await openPage(browser, url);
+  await show(page, url, '#/setup');
+  const findings = await page.locator('[aria-labelledby="findings"]').innerText();
+  const hosts = await page.locator('[aria-labelledby="hosts"]').innerText();
+  await show(page, url, '#/limits');
+  const limits = await page.locator('tbody tr').first().innerText();
+  return { findings, hosts, limits, faults };
 }

@@ -1,6 +1,8 @@
 // @ts-check
 // The addresses of the gateway. All are relative to the page, since a proxy may put a path in front.
 
+import { remembered } from './remembered.js';
+
 /** @typedef {import('../../../tests/page/shapes.js').Snapshot} Snapshot */
 /** @typedef {import('../../../tests/page/shapes.js').Detail} Detail */
 /** @typedef {import('../../../tests/page/shapes.js').Setup} Setup */
@@ -93,7 +95,7 @@ const of = (name) => `api/destination/${encodeURIComponent(name)}`;
 /** @returns {Promise<Snapshot>} */
 export const fetchState = () => ask('api/state');
 /** @param {string} name @returns {Promise<Detail>} */
-export const fetchDetail = async (name) => checked(await ask(of(name)));
+const fetchDetail = async (name) => checked(await ask(of(name)));
 /** @param {string} name @returns {Promise<Detail>} */
 export const readNow = async (name) => checked(await write(`${of(name)}/read`));
 /** @param {string} name @param {number | null} pid @returns {Promise<{ restarted: number }>} */
@@ -101,7 +103,9 @@ export const restart = (name, pid) => write(`${of(name)}/restart`, pid === null 
 /** @param {string} name @param {string} session @returns {Promise<{ ended: boolean }>} */
 export const endSession = (name, session) => write(`${of(name)}/end-session`, { session });
 /** @returns {Promise<Setup>} */
-export const fetchSetup = () => ask('api/setup');
+const fetchSetup = () => ask('api/setup');
+export const details = remembered(fetchDetail, 5000);
+export const setups = remembered(fetchSetup, 60_000);
 export const signOut = () => write('sign-out');
 
 /**

@@ -143,7 +143,7 @@ function liveness() {
   const since = store.state ? Date.now() - store.received : null;
   if (store.link === 'live') {
     return html`<p class="live good" title="Figures come when something changes, and at least every five seconds">
-      <span class="dot" aria-hidden="true"></span>live<span class="soft"> · figures ${since !== null && since < 1500 ? 'of now' : `${age(since)}`}</span></p>`;
+      <span class="dot" aria-hidden="true"></span>live<span class="soft"> · updated ${age(since)}</span></p>`;
   }
   const word = { connecting: 'connecting', lost: 'not live', paused: 'paused' }[store.link];
   return html`<p class="live bad">${icon('failing')} ${word}${since === null ? nothing : html`<span class="soft"> · figures ${age(since)}</span>`}</p>`;

@@ -59,10 +59,10 @@ export function calls(place, draw) {
         <button type="button" ?disabled=${found.length === 0} @click=${() => download('rialto-calls.jsonl', 'application/jsonl', toJsonl([...found].reverse()))}>Export JSONL</button>
       </p>
     </div>
-    <p class="key" aria-label="Parts of a call"><span class="soft">A bar is one call (logarithmic scale):</span> ${PHASES.map((phase) => html`<span><svg class="swatch" viewBox="0 0 12 12" aria-hidden="true"><rect class="part ${phase.word}" width="12" height="12" rx="2"/></svg> ${phase.word} <span class="soft">${phase.waits}</span></span> `)}</p>
+    <p class="key" aria-label="Parts of a call"><span class="soft">A bar is one call, on a logarithmic scale:</span> ${PHASES.map((phase) => html`<span><svg class="swatch" viewBox="0 0 12 12" aria-hidden="true"><rect class="part ${phase.word}" width="12" height="12" rx="2"/></svg> ${phase.word} <span class="soft">${phase.of}</span></span> `)}</p>
     ${rows.length === 0 ? html`<p class="empty">${emptyText(source)}</p>` : html`
     <div class="tail" role="table" aria-label="Ended calls, newest first" aria-rowcount=${found.length + 1}>
-      <div role="rowgroup"><div class="row head" role="row"><span role="columnheader">Ended</span><span role="columnheader">Destination, tool</span><span role="columnheader">Caller</span><span role="columnheader">Outcome</span><span role="columnheader">Latency</span><span role="columnheader">Parts</span><span role="columnheader">More</span></div></div>
+      <div role="rowgroup"><div class="row head" role="row"><span role="columnheader">Ended</span><span role="columnheader">Destination, tool</span><span role="columnheader">Caller</span><span role="columnheader">Outcome</span><span role="columnheader" class="latency">Latency</span><span role="columnheader">What the time went to</span><span role="columnheader" class="more">More</span></div></div>
       <div role="rowgroup">${rows.map((call, index) => row(call, from + index, longest, draw))}</div>
     </div>`}
     ${pages > 1 ? html`<p class="pager"><button type="button" ?disabled=${view.page === 0} @click=${() => { view.page -= 1; draw(); }}>Newer</button>
@@ -137,7 +137,7 @@ function filters(source, query) {
     ${choice('caller', 'Caller', values((call) => call.principal), query)}
     ${choice('tool', 'Tool', values((call) => call.tool), query)}
     ${choice('outcome', 'Outcome', ['not-ok', ...OUTCOME_NAMES], query, (value) => (value === 'not-ok' ? 'all but ok' : outcomeOf(value).word))}
-    ${choice('kind', 'Kind', ['work'], query, () => 'tools, prompts, resources')}
+    ${choice('kind', 'Kind', ['work'], query, () => 'calls and reads')}
     ${[...query.keys()].length > 0 ? html`<a class="button" href="#/calls">Show all</a>` : nothing}
   </form>`;
 }

@@ -3,12 +3,11 @@
 // those of a server that may be hostile: they become text nodes and nothing else.
 
 import { html, nothing } from './lit-html.js';
-import { fetchDetail, fetchSetup, readNow, restart } from './api.js';
+import { details, readNow, restart, setups } from './api.js';
 import { confirmed } from './confirm.js';
 import { age, count, duration, plural, size } from './format.js';
 import { icon } from './icons.js';
 import { eraOf, withheld } from './overview.js';
-import { remembered } from './remembered.js';
 import { aged, destinationOf } from './store.js';
 import { named, processOf, stateOf, transportOf } from './words.js';
 import { useFrom } from './use-from.js';
@@ -17,9 +16,6 @@ import { useFrom } from './use-from.js';
 /** @typedef {import('../../../tests/page/shapes.js').Detail} Detail */
 /** @typedef {import('../../../tests/page/shapes.js').Tool} Tool */
 /** @typedef {() => void} Draw */
-
-export const details = remembered(fetchDetail, 5000);
-export const setups = remembered(() => fetchSetup(), 60_000);
 
 /** How many tools are drawn at once. */
 const TOOLS = 50;
@@ -49,7 +45,7 @@ export function destination(place, draw) {
     <p class="lead">${state.note ? `${state.note[0]?.toUpperCase()}${state.note.slice(1)}.` : nothing}</p>
     ${fetched.error ? html`<p class="notice bad">${icon('failing')}<span>Details could not be fetched: ${fetched.error}</span></p>` : nothing}
     ${why(one, detail)}
-    ${detail ? useFrom(name, detail, setups.read('', draw).value, draw) : nothing}
+    ${detail ? useFrom(name, detail, setups.read('', draw), draw) : nothing}
     <div class="pair">
       ${handshake(one, detail, fetched.received, draw)}
       ${traffic(one)}
@@ -64,10 +60,11 @@ function why(one, detail) {
   const reasons = detail?.why ?? [];
   const failing = stateOf(one).rank <= 2;
   if (reasons.length === 0 && !failing) return nothing;
+  const tone = failing ? stateOf(one).tone : 'warn';
   const last = detail?.stderr[0]?.lines.slice(-5) ?? [];
-  return html`<section class="panel ${failing ? 'bad' : 'warn'}" aria-labelledby="why">
-    <h2 id="why">${icon(failing ? 'failing' : 'part')} ${failing ? 'Why it fails' : 'What failed'}</h2>
-    ${one.error ? html`<p class="error from">${one.error}</p>` : nothing}
+  return html`<section class="panel ${tone}" aria-labelledby="why">
+    <h2 id="why">${icon(tone === 'bad' ? 'failing' : 'part')} ${failing ? 'Why it fails' : 'What failed'}</h2>
+    ${one.error && !one.members ? html`<p class="error from">${one.error}</p>` : nothing}
     ${failing && one.members
       ? html`<p>Members that cannot be used: ${Object.entries(one.members).filter(([, member]) => member.state !== 'ok').map(([member, found]) =>
           html`<a class="button" href=${`#/destination/${encodeURIComponent(member)}`}>${member}: ${found.state.replaceAll('_', ' ')}</a> `)}</p>`
@@ -78,7 +75,7 @@ function why(one, detail) {
     ${failing && !one.members ? html`<p>Mend what this says. Rialto tries again with the next call; <em>${askLabel(one)}</em> below is one.</p>` : nothing}
     ${reasons.length > 0
       ? html`<dl class="reasons">${reasons.map((reason) => html`<div>
-          <dt><code>${reason.reason}</code> <span class="soft">${reason.count > 0 ? `${plural(reason.count, 'call')} since the start, ${count(reason.recent)} in the last 5 min` : 'now'}${reason.blame ? ` · comes from ${BLAMES[reason.blame] ?? reason.blame}` : ''}</span></dt>
+          <dt><code>${reason.reason}</code> <span class="soft">${reason.count > 0 ? `${plural(reason.count, 'time')} since the start, ${count(reason.recent)} in the last 5 min` : 'now'}${reason.blame ? ` · comes from ${BLAMES[reason.blame] ?? reason.blame}` : ''}</span></dt>
           ${reason.means.map((meaning) => html`<dd><em>${meaning.message}</em> <span class="soft">${meaning.status ? `HTTP ${meaning.status}` : ''}</span><br>${meaning.text}</dd>`)}</div>`)}</dl>`
       : nothing}
   </section>`;
@@ -115,7 +112,7 @@ function unasked() {
 /** @param {Detail | null} detail @param {number} received */
 function readAge(detail, received) {
   if (!detail) return 'Being fetched…';
-  if (!detail.read) return 'The server was not asked yet.';
+  if (!detail.read) return 'The page has not asked this server yet.';
   return `The server was asked ${age(detail.read.age_ms + Date.now() - received)}.`;
 }
 
@@ -204,7 +201,7 @@ function toolList(one, detail, received, draw) {
   const found = (read?.tools ?? []).filter((tool) => `${tool.name} ${tool.title ?? ''} ${tool.description ?? ''}`.toLowerCase().includes(wanted));
   return html`<section aria-labelledby="tools">
     <h2 id="tools">Tools ${read && !read.error ? html`<span class="soft">${count(read.tools.length)}</span>` : nothing}</h2>
-    <p class="soft">${readAge(detail, received)}${read ? '' : ' Which tools it has is not known before.'}</p>
+    <p class="soft">${readAge(detail, received)}${read ? '' : one.tools === null ? ' Which tools it has is not known before.' : html` Clients are shown ${plural(one.tools, 'tool')}; <em>${askLabel(one)}</em> lists them here.`}</p>
     ${policy(one)}
     ${read && read.tools.length > 5
       ? html`<p><label>Find <input type="search" .value=${tools.wanted} @input=${(/** @type {Event} */ event) => {
@@ -251,7 +248,7 @@ export function pretty(value) {
 
 /** @param {Detail | null} detail @param {number} received */
 function stderr(detail, received) {
-  const found = detail?.stderr ?? [];
+  const found = (detail?.stderr ?? []).filter((one) => one.lines.length > 0);
   return html`<section aria-labelledby="stderr">
     <h2 id="stderr">stderr</h2>
     ${found.length === 0 ? html`<p class="empty">${detail ? 'No line was written, or no process runs.' : 'Being fetched…'}</p>` : nothing}

@@ -3,7 +3,7 @@
 
 import { html, nothing } from './lit-html.js';
 import { meter } from './chart.js';
-import { age, count, size } from './format.js';
+import { age, count, plural, size } from './format.js';
 import { icon } from './icons.js';
 import { aged, store } from './store.js';
 import { limitOf } from './words.js';
@@ -37,7 +37,7 @@ export function limits(_place, draw) {
         <td>${of === null ? 'the gateway' : html`<a href=${`#/destination/${encodeURIComponent(of)}`}>${of}</a>`}</td>
         <td>${amount(name, limit.used)} <span class="soft">of ${limit.most === null ? 'not known here' : amount(name, limit.most)}</span></td>
         <td>${limit.used === null || limit.most === null ? html`<span class="soft">only hits are known</span>` : html`${meter(limit.used, limit.most, `${share(limit)} of ${limitOf(name)}`)} ${share(limit)}`}</td>
-        <td class=${limit.hits > 0 ? 'warn' : ''}>${limit.hits > 0 ? html`${icon('part')} ${count(limit.hits)} times` : 'never'}</td>
+        <td class=${limit.hits > 0 ? 'warn' : ''}>${limit.hits > 0 ? html`${icon('part')} ${plural(limit.hits, 'time')}` : 'never'}</td>
         <td>${limit.hits > 0 ? age(aged(limit.last_hit_ms)) : '–'}</td></tr>`)}</tbody>
     </table></div>
     ${all.length > shown ? html`<button type="button" @click=${() => { shown += ROWS; draw(); }}>Show more of ${count(all.length)}</button>` : nothing}`;

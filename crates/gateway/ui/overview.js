@@ -2,6 +2,7 @@
 // All destinations at a glance: what is wrong first, then who calls, then each of them.
 
 import { html, nothing } from './lit-html.js';
+import { details } from './api.js';
 import { callBar, phasesText, sparkline } from './chart.js';
 import { count, duration, listed, plural, size } from './format.js';
 import { icon } from './icons.js';
@@ -16,6 +17,8 @@ import { ABSENCES, outcomeOf, partsOf, processOf, stateOf, transportOf } from '.
 const CARDS = 60;
 /** How many callers and slow calls stand above them. */
 const LEADERS = 3;
+/** How many alarms stand above everything else; all destinations with one come first below. */
+const ALARMS = 6;
 let shown = CARDS;
 
 /**
@@ -28,7 +31,7 @@ export function overview(_place, draw) {
   const wrong = sorted.filter((one) => stateOf(one).rank <= 2);
   return html`
     <h1 tabindex="-1" class=${wrong.length > 0 ? 'bad' : 'good'}>${headline(state, wrong)}</h1>
-    ${wrong.length > 0 ? html`<ul class="alarms">${wrong.map(alarm)}</ul>` : nothing}
+    ${wrong.length > 0 ? html`<ul class="alarms">${wrong.slice(0, ALARMS).map((one) => alarm(one, draw))}</ul>` : nothing}
     ${totals(state)}
     <div class="pair">${mostCalls()}${slowest()}</div>
     <section aria-labelledby="destinations">
@@ -59,12 +62,19 @@ function headline(state, wrong) {
   return `${listed(names)} ${wrong.length === 1 ? (failing ? 'is failing' : 'is partly ready') : 'need attention'}`;
 }
 
-/** @param {Destination} one */
-function alarm(one) {
+/**
+ * Returns what is wrong with a destination, in the words of its server where it left some.
+ * @param {Destination} one
+ * @param {() => void} draw
+ */
+function alarm(one, draw) {
   const state = stateOf(one);
+  const said = one.transport === 'stdio' ? details.read(one.name, draw).value?.stderr[0]?.lines.at(-1) : undefined;
   return html`<li class="alarm ${state.tone}">
     ${icon(state.sign)}
-    <p><strong>${one.name}</strong> is ${state.word}: <span class="from">${one.error ?? state.note}</span></p>
+    <p><strong>${one.name}</strong> is ${state.word}: <span class="from">${one.error ?? state.note}</span>${said
+      ? html`<br><span class="soft">last line on stderr:</span> <code class="from">${said.slice(0, 300)}</code>`
+      : nothing}</p>
     <a class="button" href=${address('destination', one.name)}>Why it fails<span class="unseen"> (${one.name})</span></a>
   </li>`;
 }
@@ -77,12 +87,11 @@ function address(...parts) {
 /** @param {Snapshot} state */
 function totals(state) {
   const sum = (/** @type {(one: Destination) => number} */ of) => state.destinations.reduce((total, one) => total + of(one), 0);
-  // An aggregate counts the calls of its members once more.
-  const own = state.destinations.filter((one) => one.transport !== 'aggregate');
-  const instances = own.flatMap((one) => one.instances);
+  // A call through an aggregate ends at the aggregate, and is in flight at its member: no figure has it twice.
+  const instances = state.destinations.flatMap((one) => one.instances);
   const memory = instances.reduce((total, one) => total + (one.memory_bytes ?? 0), 0);
   const processes = instances.reduce((total, one) => total + (one.processes ?? (one.pid === null ? 0 : 1)), 0);
-  const recent = own.reduce((total, one) => total + one.recent.calls, 0);
+  const recent = sum((one) => one.recent.calls);
   const failed = sum((one) => one.failures.reduce((total, failure) => total + failure.recent, 0));
   const span = Math.min(...state.destinations.map((one) => one.recent.span_ms), 300_000);
   const over = Number.isFinite(span) ? `last ${duration(span)}` : '';

@@ -202,7 +202,7 @@ async function list(draw) {
 /** @param {string} name */
 function toolChoice(name) {
   const found = trial.tools ?? [];
-  return html`<h2>Tools</h2><ul class="cards small">${found.slice(0, 60).map((tool) => html`<li class="card"><h3><a class="from" href=${`#/try/${encodeURIComponent(name)}/${encodeURIComponent(tool.name)}`}>${tool.name}</a></h3>
+  return html`<h2>Tools</h2><ul class="cards slim">${found.slice(0, 60).map((tool) => html`<li class="card"><h3><a class="from" href=${`#/try/${encodeURIComponent(name)}/${encodeURIComponent(tool.name)}`}>${tool.name}</a></h3>
     <p class="from soft clamp">${textOf(tool.description ?? '')}</p></li>`)}</ul>
     ${found.length > 60 ? html`<p class="soft">${count(found.length - 60)} more are in the list above.</p>` : nothing}`;
 }
@@ -253,7 +253,7 @@ function outcome(draw) {
   return html`<section class="panel" aria-labelledby="result">
     <h2 id="result">Result</h2>
     <p role="status">${!made ? html`<span class="soft">Not called yet.</span>` : made.ended === null
-      ? html`${icon('starting')} ${trial.questions.length > 0 ? 'The server asks' : 'Running'} <span class="soft">${duration(Math.round(took / 1000) * 1000)}</span>`
+      ? html`${icon('starting')} ${trial.questions.length > 0 ? 'The server asks' : 'Running'} ${took < 1000 ? nothing : html`<span class="soft">${duration(Math.round(took / 1000) * 1000)}</span>`}`
       : made.error
         ? html`<span class="state bad">${icon('failing')} ${made.controller.signal.aborted ? 'cancelled' : 'no result'}</span> <span class="soft">after ${duration(took)}</span>`
         : made.result?.isError

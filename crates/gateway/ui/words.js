@@ -110,12 +110,12 @@ export function outcomeOf(outcome) {
 
 export const OUTCOME_NAMES = Object.keys(OUTCOMES);
 
-/** The parts of a call, in their order. The word in `waits` completes "most of it: …". */
+/** The parts of a call, in their order. `of` goes on from the word, `waits` completes "most of it: …". */
 export const PHASES = /** @type {const} */ ([
-  { key: 'waited_ms', word: 'waited', waits: 'waited for its turn at the server' },
-  { key: 'starting_ms', word: 'starting', waits: 'waited for the server to start' },
-  { key: 'server_ms', word: 'server', waits: 'the server worked on it' },
-  { key: 'streaming_ms', word: 'streaming', waits: 'the answer was being sent' },
+  { key: 'waited_ms', word: 'waited', of: 'for its turn at the server', waits: 'waited for its turn at the server' },
+  { key: 'starting_ms', word: 'starting', of: 'of its server', waits: 'waited for the server to start' },
+  { key: 'server_ms', word: 'server', of: 'worked on it', waits: 'the server worked on it' },
+  { key: 'streaming_ms', word: 'streaming', of: 'of the answer', waits: 'the answer was being sent' },
 ]);
 
 /** What is left of a call where the server's work and the sending of its answer cannot be told apart. */

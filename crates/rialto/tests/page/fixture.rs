@@ -21,7 +21,7 @@ pub(crate) fn configuration() -> String {
   remote: {{ type: streamable_http, url: 'http://127.0.0.1:9/mcp' }}
   guarded: {{ command: '{demo}', tools: {{ deny: [touch] }} }}
 aggregates:
-  all: {{ members: [files, search] }}
+  office: {{ members: [files, search] }}
 "
     )
 }

@@ -70,6 +70,21 @@ fn types_of_the_page_fit() {
 }
 
 #[test]
+fn page_has_at_most_60_kilobytes_when_compressed() {
+    const MOST: usize = 60_000;
+    let sum = Command::new("node")
+        .arg(scripts().join("size.mjs"))
+        .arg(repository().join("crates/gateway/ui"))
+        .output()
+        .expect("node runs");
+    let sum: usize = String::from_utf8_lossy(&sum.stdout)
+        .trim()
+        .parse()
+        .expect("a number");
+    assert!((10_000..=MOST).contains(&sum), "{sum} bytes");
+}
+
+#[test]
 fn vendored_lit_html_is_the_pinned_one() {
     let pinned = packages().join("node_modules/lit-html");
     let vendored = repository().join("crates/gateway/ui");

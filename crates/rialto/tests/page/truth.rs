@@ -65,6 +65,22 @@ async fn figures_equal_the_metrics_while_clients_call() -> Result<()> {
     Ok(())
 }
 
+/// A call through an aggregate is one call, and so is one to its member.
+#[tokio::test]
+async fn overview_counts_each_call_once() -> Result<()> {
+    let rialto = gateway().await?;
+    echo(&client(&rialto, "files", "Direct").await?, 3).await?;
+    let through = client(&rialto, "office", "Through").await?;
+    for number in 1..=2 {
+        let text = json!({ "text": "by way of the aggregate" });
+        let reply = through.call(number, "files__echo", text).await?;
+        assert_eq!(reply.status, 200, "{}", reply.body_text());
+    }
+    let seen = play("totals", rialto.address(), &json!({ "calls": 5 })).await?;
+    assert_eq!(seen["failures"], "0");
+    Ok(())
+}
+
 #[tokio::test]
 async fn page_survives_a_restart_and_says_so() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;

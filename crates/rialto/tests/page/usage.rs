@@ -1,7 +1,7 @@
 //! The page as people use it.
 
 use serde_json::{Value, json};
-use testkit::Result;
+use testkit::{Result, Rialto};
 
 use crate::browser::{Script, play};
 use crate::fixture::{COMPLAINT, client, echo, gateway, settled};
@@ -107,7 +107,7 @@ async fn calls_are_exported_as_har_and_as_json_lines() -> Result<()> {
 #[tokio::test]
 async fn new_user_finds_the_failure_the_busiest_caller_the_slow_call_and_how_to_connect() -> Result<()> {
     let rialto = gateway().await?;
-    let options = json!({ "ready": "files", "failing": "search", "slow": "later" });
+    let options = json!({ "ready": "files", "failing": "search", "slow": "later", "key": "context_servers" });
     let mut script = Script::start("new_user", rialto.address(), &options)?;
     assert_eq!(script.next().await?, json!({ "open": true }));
     echo(&client(&rialto, "files", "Busy Editor").await?, 20).await?;
@@ -119,11 +119,13 @@ async fn new_user_finds_the_failure_the_busiest_caller_the_slow_call_and_how_to_
     let seen = script.end().await?;
     assert_eq!(seen["faults"], json!([]));
     assert_contains(&seen["headline"], &["search"]);
+    assert_contains(&seen["alarms"], &["search is failing", COMPLAINT]);
     assert_contains(&seen["why"], &[COMPLAINT]);
     assert_contains(&seen["most"], &["Busy Editor", "20 calls"]);
     assert_contains(&seen["slowest"], &["later", "waited for the server to start"]);
     assert_contains(&seen["slow"], &["waited for the server to start"]);
     assert_contains(&seen["cursor"], &["~/.cursor/mcp.json", &rialto.url_of("files")]);
+    assert_contains(&seen["other"], &[&rialto.url_of("files")]);
     assert_contains(
         &seen["button"],
         &["cursor://anysphere.cursor-deeplink/mcp/install?name=files&config="],
@@ -166,5 +168,40 @@ async fn three_words_tell_three_things_apart() -> Result<()> {
     assert_contains(&seen["remote"], &["not asked yet"]);
     assert_contains(&seen["guarded"], &["withheld by policy"]);
     assert!(!text(&seen["files"]).contains("withheld"), "{seen}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn findings_about_hosts_and_limits_that_were_reached_are_shown() -> Result<()> {
+    let config =
+        "limits: { session_requests_per_minute: 3 }\ndestinations:\n  files: { command: ['{stub}'] }\n";
+    let launcher = Rialto::launcher().config(config);
+    let home = launcher.dir().join("home");
+    std::fs::create_dir_all(home.join(".cursor"))?;
+    let server = r#"{ "command": "npx", "args": ["geheim"] }"#;
+    std::fs::write(
+        home.join(".cursor/mcp.json"),
+        format!(r#"{{ "mcpServers": {{ "web": {server}, "web": {server} }} }}"#),
+    )?;
+    let rialto = launcher.env("HOME", &home.to_string_lossy()).start().await?;
+    let client = client(&rialto, "files", "Eager").await?;
+    let mut statuses = Vec::new();
+    for number in 0..4 {
+        let reply = client.call(number, "echo", json!({ "marker": "x" })).await?;
+        statuses.push(reply.status);
+    }
+    assert!(statuses.contains(&429), "{statuses:?}");
+    let seen = play("set_up", rialto.address(), &json!({})).await?;
+    assert_contains(
+        &seen["findings"],
+        &["to fix", "Cursor has the key", "keep one of them"],
+    );
+    assert_contains(&seen["hosts"], &["~/.cursor/mcp.json", "npx"]);
+    assert!(!seen.to_string().contains("geheim"), "{seen}");
+    assert_contains(
+        &seen["limits"],
+        &["requests of one session in a minute", "the gateway", "time"],
+    );
+    assert!(!text(&seen["limits"]).contains("never"), "{seen}");
     Ok(())
 }
