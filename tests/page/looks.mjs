@@ -126,7 +126,7 @@ export async function pictures(browser, stage) {
   for (const { name, place, viewport, colorScheme } of views) {
     const { context, page } = await openPage(browser, url, { viewport, colorScheme, reducedMotion: 'reduce' });
     await show(page, url, place);
-    // What a failing server said is fetched after the rest.
+    // The last line of a failing server is fetched after the rest.
     if (place === '#/') await page.getByText('last line on stderr').first().waitFor();
     await page.evaluate(() => /** @type {HTMLElement} */ (document.activeElement)?.blur());
     const picture = await page.screenshot({ path: join(options.folder, `${name}.png`) });
