@@ -4,7 +4,7 @@
 //! harm, such as a link, is refused with a reason.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -28,6 +28,8 @@ pub(crate) enum Refusal {
     Directory,
     #[error("was changed meanwhile: run the command again")]
     Changed,
+    #[error("is being written by another `rialto`: run the command again")]
+    Busy,
     #[error("cannot be written: {0}")]
     Io(#[from] io::Error),
 }
@@ -99,7 +101,7 @@ pub(crate) fn remove(path: &Path, expected: &[u8]) -> Result<(), Refusal> {
 /// Removes the draft that a killed run left beside a file, if there is one.
 pub(crate) fn remove_draft(path: &Path) {
     // What cannot be removed is in no one's way: the next draft replaces it or reports the error.
-    let _ = fs::remove_file(draft_path(path));
+    let _ = remove_left_draft(&draft_path(path));
 }
 
 /// Makes a directory, and those above it, for this user alone.
@@ -131,46 +133,82 @@ fn draft_path(path: &Path) -> PathBuf {
 }
 
 /// The new content of a file, beside it. It is removed unless it was renamed.
+///
+/// Its lock tells a draft that is being written from one that a killed run left. A file system
+/// without locks has one writer at a time by the user's care alone.
 struct Draft {
     path: PathBuf,
+    file: File,
 }
 
 impl Draft {
-    fn write(path: &Path, bytes: &[u8], mode: u32, like: Option<&Metadata>) -> io::Result<Self> {
+    fn write(path: &Path, bytes: &[u8], mode: u32, like: Option<&Metadata>) -> Result<Self, Refusal> {
         let path = draft_path(path);
-        let open = || {
-            OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&path)
+        remove_left_draft(&path)?;
+        let created = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path);
+        let file = match created {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(Refusal::Busy),
+            created => created?,
         };
-        let file = match open() {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // A run that was killed left it.
-                fs::remove_file(&path)?;
-                open()
-            }
-            opened => opened,
-        };
-        let mut file = file?;
-        let draft = Self { path };
+        let is_locked = !is_locked_by_another(&file);
+        let mut draft = Self { path, file };
+        // Before it was locked, another run may have taken it for one that was left.
+        if !is_locked || !is_at(&draft.file, &draft.path) {
+            return Err(Refusal::Busy);
+        }
         if let Some(metadata) = like {
-            let made = file.metadata()?;
+            let made = draft.file.metadata()?;
             if (made.uid(), made.gid()) != (metadata.uid(), metadata.gid()) {
-                std::os::unix::fs::fchown(&file, Some(metadata.uid()), Some(metadata.gid()))?;
+                std::os::unix::fs::fchown(&draft.file, Some(metadata.uid()), Some(metadata.gid()))?;
             }
         }
-        file.write_all(bytes)?;
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.sync_all()?;
+        draft.file.write_all(bytes)?;
+        draft.file.set_permissions(Permissions::from_mode(mode))?;
+        draft.file.sync_all()?;
         Ok(draft)
     }
 }
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        // After a rename, the draft of another run may be there.
+        if is_at(&self.file, &self.path) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Removes a draft that no living run writes.
+fn remove_left_draft(path: &Path) -> Result<(), Refusal> {
+    let left = match File::open(path) {
+        Ok(left) => left,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    if is_locked_by_another(&left) {
+        return Err(Refusal::Busy);
+    }
+    if is_at(&left, path) {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// Locks a file, unless another process or another part of this one has done so.
+fn is_locked_by_another(file: &File) -> bool {
+    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+/// Returns whether a path leads to this open file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(open), Ok(there)) => identity(open) == identity(there),
+        (Err(_), _) | (_, Err(_)) => false,
     }
 }
 
@@ -189,6 +227,21 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_another_run_writes_is_refused_and_the_draft_of_that_run_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mcp.json");
+        fs::write(&path, "old").unwrap();
+        let other = Draft::write(&path, b"of the other run", 0o600, None).unwrap();
+        assert!(matches!(replace(&path, b"old", b"new"), Err(Refusal::Busy)));
+        remove_draft(&path);
+        assert_eq!(fs::read(&other.path).unwrap(), b"of the other run");
+        fs::rename(&other.path, &path).unwrap();
+        let next = Draft::write(&path, b"of a third run", 0o600, None).unwrap();
+        drop(other);
+        assert!(next.path.exists(), "a run removes its own draft only");
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
 
-use crate::home::{Home, PROGRAM};
+use crate::home::{Home, PROGRAM, text};
 
 #[test]
 fn the_own_command_of_a_host_is_preferred() {
@@ -85,6 +86,41 @@ fn header_in_a_file_that_others_can_read_is_told_with_the_line_that_closes_it() 
         .unwrap();
     let said = crate::home::text(&said.stderr);
     assert!(said.contains("belongs to the project"), "{said}");
+}
+
+#[test]
+fn of_many_installs_at_once_each_that_succeeds_has_its_entry() {
+    const INSTALLS: usize = 12;
+    let home = Home::empty();
+    home.put(".cursor/mcp.json", b"{\n  \"mcpServers\": {}\n}\n");
+    let started: Vec<_> = (0..INSTALLS)
+        .map(|number| {
+            let name = format!("n{number}");
+            let args = ["install", "cursor", "https://mcp.linear.app/mcp", "--name", &name];
+            let child = home.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+            (name, child)
+        })
+        .collect();
+    let mut succeeded = Vec::new();
+    for (name, child) in started {
+        let output = child.wait_with_output().unwrap();
+        let said = text(&output.stderr);
+        match output.status.success() {
+            true => succeeded.push(name),
+            false => assert!(said.contains("run the command again"), "{said}"),
+        }
+    }
+    let file: serde_json::Value = serde_json::from_str(&home.text(".cursor/mcp.json")).unwrap();
+    let mut entries: Vec<_> = file["mcpServers"].as_object().unwrap().keys().cloned().collect();
+    entries.sort();
+    succeeded.sort();
+    assert!(!succeeded.is_empty());
+    assert_eq!(entries, succeeded);
+    assert_eq!(
+        fs::read_dir(home.path(".cursor")).unwrap().count(),
+        1,
+        "no draft is left"
+    );
 }
 
 #[test]
