@@ -276,9 +276,8 @@ fn take_back_begun(journal: &Journal, written: usize) -> Result<(), String> {
     let records = journal.records().map_err(|error| error.to_string())?;
     let mut record = records.into_iter().next().ok_or("there is no record of it")?;
     record.files.truncate(written);
-    let outcomes = undo::take_back(journal, &record, false).map_err(|error| error.to_string())?;
-    let is_left = |outcome: &Outcome| matches!(outcome, Outcome::LeftAlone | Outcome::Failed(_));
-    match outcomes.iter().find(|(_, outcome)| is_left(outcome)) {
+    let outcomes = undo::take_back(journal, &record, false, &mut false).map_err(|error| error.to_string())?;
+    match outcomes.iter().find(|(_, outcome)| !outcome.is_taken_back()) {
         Some((path, _)) => Err(format!("{} was edited", path.display())),
         None => Ok(()),
     }
@@ -336,10 +335,12 @@ fn take_back(flags: &AdoptFlags, surroundings: &Surroundings<'_>) -> Result<Exit
     }
     let mut is_whole = true;
     let mut text = String::new();
+    let mut is_needed = false;
     for record in &records {
-        let outcomes = undo::take_back(&journal, record, flags.force).map_err(|error| error.to_string())?;
+        let outcomes = undo::take_back(&journal, record, flags.force, &mut is_needed)
+            .map_err(|error| error.to_string())?;
         for (path, outcome) in outcomes {
-            is_whole &= !matches!(outcome, Outcome::LeftAlone | Outcome::Failed(_));
+            is_whole &= outcome.is_taken_back();
             let _ = writeln!(text, "{}", told(&surroundings.shown(&path), &outcome));
         }
     }
@@ -358,10 +359,16 @@ fn told(path: &str, outcome: &Outcome) -> String {
         Outcome::Restored => format!("{path}: restored"),
         Outcome::Removed => format!("{path}: removed, as it was not there before"),
         Outcome::PutBack => format!("{path}: was edited since; its servers are put back, and the edit stays"),
+        Outcome::PutBackExcept(edited) => format!(
+            "{path}: was edited since; its servers are put back, except {}, which was edited itself; --force restores \
+             the whole file and keeps a copy of the edited one",
+            edited.join(", ")
+        ),
         Outcome::Forced(kept) => format!("{path}: restored; the edited file is kept in {}", kept.display()),
         Outcome::LeftAlone => format!(
             "{path}: was edited since, so it is left alone; --force restores it and keeps a copy of the edited file"
         ),
+        Outcome::Needed => format!("{path}: stays, since a file that was left alone may need it"),
         Outcome::Failed(reason) => format!("{path} {reason}"),
     }
 }

@@ -113,6 +113,11 @@ pub(crate) fn apply(text: &str, format: Format, changes: &[Change]) -> Result<St
     }
 }
 
+/// Returns whether a text is without doubt and has nothing at a place.
+pub(crate) fn is_empty_at(text: &str, format: Format, place: &[Step]) -> bool {
+    checked(text, format).is_ok_and(|root| value_at(&root, place).is_none())
+}
+
 /// Returns what a text means, if it is without doubt.
 fn checked(text: &str, format: Format) -> Result<Plain, EditError> {
     let document = document::read(text, format).map_err(|malformed| EditError::Malformed {

@@ -262,6 +262,74 @@ fn an_edit_in_the_entry_itself_is_left_alone_until_it_is_forced() {
 }
 
 #[test]
+fn an_entry_that_the_user_removed_or_edited_keeps_no_other_from_being_put_back() {
+    let home = Home::empty();
+    let path = ".cursor/mcp.json";
+    let file = |entries: &str| format!("{{\n  // mine\n  \"mcpServers\": {{\n{entries}\n  }}\n}}\n");
+    let entry = |name: &str, program: &str| format!("    \"{name}\": {{ \"command\": \"{program}\" }}");
+    let entries = |c: &str| format!("{},\n{}", entry("b", "b-server"), entry("c", c));
+    home.put(
+        path,
+        file(&format!("{},\n{}", entry("a", "a-server"), entries("c-server"))).as_bytes(),
+    );
+    home.done(&["adopt", "--yes"]);
+    let value = |text: &str| independently(path, text.as_bytes());
+    let mut adopted = value(&home.text(path));
+    let servers = adopted["mcpServers"].as_object_mut().unwrap();
+    servers.remove("a");
+    servers["c"] = serde_json::json!({ "command": "mine" });
+    home.put(path, adopted.to_string().as_bytes());
+    let said = home.refused(&["adopt", "--undo"]);
+    assert!(
+        said.contains("its servers are put back, except mcpServers.c, which was edited itself; --force"),
+        "{said}"
+    );
+    assert_eq!(value(&home.text(path)), value(&file(&entries("mine"))));
+    let destinations = home.path(".config/rialto/destinations.yml");
+    assert!(
+        said.contains("destinations.yml: stays, since") && destinations.exists(),
+        "{said}"
+    );
+
+    // Without the entry that was edited, nothing is left to take back.
+    home.put(path, file(&entry("b", "b-server")).as_bytes());
+    home.done(&["adopt", "--undo"]);
+    assert_eq!(home.text(path), file(&entry("b", "b-server")));
+    assert!(!destinations.exists());
+    assert!(home.done(&["adopt", "--undo"]).contains("nothing to undo"));
+}
+
+#[test]
+fn what_a_file_that_is_left_alone_needs_stays() {
+    let home = Home::empty();
+    let entry = br#"{"mcpServers": {"a": {"command": "x", "args": ["--api-key", "geheim1"]}}}"#;
+    for path in [".cursor/mcp.json", ".kiro/settings/mcp.json"] {
+        home.put(path, entry);
+    }
+    home.done(&["adopt", "cursor", "--yes"]);
+    // The second adoption adds no destination: the server is the same.
+    home.done(&["adopt", "kiro", "--yes"]);
+    let edited = home
+        .text(".kiro/settings/mcp.json")
+        .replace("\"a\"]", "\"a\", \"--edited\"]");
+    home.put(".kiro/settings/mcp.json", edited.as_bytes());
+    let said = home.refused(&["adopt", "--undo"]);
+    assert_eq!(home.text(".kiro/settings/mcp.json"), edited);
+    assert_eq!(home.text(".cursor/mcp.json").as_bytes(), entry);
+    for path in [".config/rialto/destinations.yml", ".config/rialto/secrets.yml"] {
+        assert!(home.path(path).exists(), "{path}: {said}");
+        assert!(
+            said.contains(&format!(
+                "~/{path}: stays, since a file that was left alone may need it"
+            )),
+            "{said}"
+        );
+    }
+    home.done(&["adopt", "--undo", "--force"]);
+    assert!(!home.path(".config/rialto/secrets.yml").exists());
+}
+
+#[test]
 fn an_edited_file_of_destinations_stays_when_the_hosts_are_taken_back() {
     let home = Home::with_all_hosts();
     let before = home.host_files();
