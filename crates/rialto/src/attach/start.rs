@@ -19,6 +19,7 @@ use rustix::process::Pid;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::search_path;
 use crate::admin_socket::{self, Directory};
 use crate::config::Environment;
 use crate::{exit, fail, user_files};
@@ -274,6 +275,7 @@ impl Starter {
                     .into_iter()
                     .filter(|(name, _)| is_kept(name)),
             )
+            .env("PATH", search_path::of_service(&self.environment))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(self.log().map_or_else(|_| Stdio::null(), Stdio::from));

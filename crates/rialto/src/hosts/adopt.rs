@@ -26,6 +26,7 @@ use super::location::{Surroundings, System};
 use super::program::Program;
 use super::safe_file;
 use super::table::Format;
+use crate::attach::search_path;
 use crate::config::Environment;
 use crate::flags::hosts::AdoptFlags;
 use crate::{exit, fail, user_files};
@@ -79,6 +80,8 @@ fn adopt(flags: &AdoptFlags, surroundings: &Surroundings<'_>) -> Result<ExitCode
     if !is_agreed(flags, &plan)? {
         return Ok(ExitCode::from(exit::FAILED));
     }
+    // Without it, the service has the `PATH` of the host that starts it.
+    let _ = search_path::remember(surroundings.environment);
     write(&journal, &plan, surroundings)?;
     print(&done(&plan))?;
     Ok(code)

@@ -16,6 +16,7 @@ use super::program::{self, Program};
 use super::shape::{self, Address};
 use super::table::{Format, Host};
 use super::{destinations_text, safe_file, servers};
+use crate::attach::search_path;
 use crate::config::{Environment, connection, is_web_address};
 use crate::flags::hosts::{InstallFlags, UninstallFlags};
 use crate::{exit, fail, user_files};
@@ -79,6 +80,8 @@ fn entry(flags: &InstallFlags, environment: &Environment) -> Result<Entry, Strin
                 .filter(|usual| !user_files::is_found_by_home(usual, environment)),
         };
         let command = program::attach(program, &destination, config.as_deref());
+        // Without it, the service has the `PATH` of the host that starts it.
+        let _ = search_path::remember(environment);
         let name = flags.name.clone().unwrap_or(destination);
         return Ok(Entry {
             value: shape::stdio(host, &name, &command, &[]),

@@ -97,6 +97,34 @@ fn an_adopted_entry_reaches_its_server_through_the_local_service() {
     service_ends(&home);
 }
 
+#[test]
+fn programs_of_the_shell_are_found_where_a_host_with_a_short_path_starts_the_service() {
+    let home = Home::empty();
+    fs::create_dir_all(home.path("run")).unwrap();
+    let script = format!("#!/bin/sh\nexec '{PROGRAM}' demo-server\n");
+    let program = home.put("bin/server-of-the-shell", script.as_bytes());
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).unwrap();
+    let entry = json!({ "mcpServers": { "demo": { "command": "server-of-the-shell" } } });
+    for path in [".cursor/mcp.json", ".kiro/settings/mcp.json"] {
+        home.put(path, entry.to_string().as_bytes());
+    }
+    let short = [("PATH".to_owned(), "/usr/bin:/bin".to_owned())];
+    let words_of = |path: &str| entries(path, home.text(path).as_bytes()).remove(0).words;
+    let tools = |path: &str| {
+        let mut host = Started::new(&home, &words_of(path), &short);
+        let tools = host.tools();
+        host.end();
+        service_ends(&home);
+        tools
+    };
+    home.done(&["adopt", "cursor", "--yes"]);
+    assert_eq!(tools(".cursor/mcp.json"), 15);
+    fs::remove_file(home.path(".local/state/rialto/shell-path")).unwrap();
+    home.done(&["uninstall", "kiro", "demo"]);
+    home.done(&["install", "kiro", "demo"]);
+    assert_eq!(tools(".kiro/settings/mcp.json"), 15);
+}
+
 /// Waits for the end of the service: no host is connected any more. It removes its socket.
 fn service_ends(home: &Home) {
     let sockets = || {
