@@ -4,7 +4,9 @@
 //! A host is given a home of its own, and a proxy at which nothing listens, so that nothing leaves
 //! the machine.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -63,6 +65,12 @@ fn in_home(home: &Home, program: &Path, args: &[&str]) -> Command {
         .env("GEMINI_CLI_TRUST_WORKSPACE", "true")
         .env("GEMINI_TELEMETRY_ENABLED", "false")
         .env("MCP_INSPECTOR_SECRET_STORE", "memory")
+        .envs([
+            ("ANTHROPIC_API_KEY", "none"),
+            ("ANTHROPIC_BASE_URL", NO_PROXY_LISTENS),
+        ])
+        .envs(["DISABLE_AUTOUPDATER", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"].map(|name| (name, "1")))
+        .env("CLAUDE_CODE_MAX_RETRIES", "0")
         .envs([("CI", "1"), ("NO_COLOR", "1"), ("DO_NOT_TRACK", "1")])
         .envs(["HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"].map(|name| (name, NO_PROXY_LISTENS)))
         .envs(["NO_PROXY", "no_proxy"].map(|name| (name, "127.0.0.1,localhost")))
@@ -97,6 +105,63 @@ fn gemini_is_connected(home: &Home, name: &str) {
         "{said}"
     );
 }
+
+/// Asserts that Claude Code is connected with a server, and would offer all its tools to a model.
+fn claude_is_connected(home: &Home, name: &str) {
+    let (said, _) = host(home, "claude", &["mcp", "list"]);
+    let line = said.lines().find(|line| line.starts_with(&format!("{name}: ")));
+    assert!(line.is_some_and(|line| line.ends_with("✓ Connected")), "{said}");
+    // Without an account a prompt fails, after an event that names servers and tools.
+    let args = ["-p", "hi", "--output-format", "stream-json", "--verbose"];
+    let output = in_home(home, &programs().join("claude"), &args).output().unwrap();
+    let said = text(&output.stdout);
+    let first: Value = serde_json::from_str(said.lines().next().unwrap_or_default())
+        .unwrap_or_else(|error| panic!("{error}: {said}{}", text(&output.stderr)));
+    let servers = json!([{ "name": name, "status": "connected" }]);
+    assert_eq!(first["mcp_servers"], servers, "{said}");
+    let prefix = format!("mcp__{name}__");
+    let offered = first["tools"].as_array().into_iter().flatten();
+    let of_server = offered.filter(|tool| tool.as_str().is_some_and(|tool| tool.starts_with(&prefix)));
+    assert_eq!(of_server.count(), TOOLS, "{said}");
+}
+
+/// Returns the servers that Codex starts, each with the number of its tools, as the server behind
+/// its windows reports them.
+fn seen_by_codex(home: &Home) -> Vec<(String, usize)> {
+    let mut server = in_home(home, &programs().join("codex"), &["app-server"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = server.stdin.take().unwrap();
+    let client = json!({ "name": "test", "version": "1" });
+    for message in [
+        json!({ "id": 1, "method": "initialize", "params": { "clientInfo": client } }),
+        json!({ "method": "initialized" }),
+        json!({ "id": 2, "method": "mcpServerStatus/list", "params": {} }),
+    ] {
+        writeln!(stdin, "{message}").unwrap();
+    }
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let answer = lines
+        .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap())
+        .find(|message| message["id"] == 2)
+        .expect("an answer");
+    drop(stdin);
+    server.wait().unwrap();
+    let servers = answer["result"]["data"].as_array().into_iter().flatten();
+    servers
+        .map(|server| {
+            let tools = server["tools"].as_object().map_or(0, serde_json::Map::len);
+            (server["name"].as_str().unwrap().to_owned(), tools)
+        })
+        .collect()
+}
+
+/// Codex hands its servers `HOME`, `PATH` and a few more variables. These keep what they start in
+/// the test's home, and short-lived.
+const CODEX_VARIABLES: &str = "env_vars = ['XDG_RUNTIME_DIR', 'RIALTO_IDLE_EXIT']\n";
 
 /// Returns the servers that mcporter reaches, each with the number of its tools.
 fn seen_by_mcporter(home: &Home) -> Vec<(String, usize)> {
@@ -134,6 +199,8 @@ fn inspected(home: &Home, file: &str, name: &str) -> usize {
     value["tools"].as_array().map_or(0, Vec::len)
 }
 
+const CLAUDE: &str = ".claude.json";
+const CODEX: &str = ".codex/config.toml";
 const GEMINI: &str = ".gemini/settings.json";
 const MCPORTER: &str = ".mcporter/mcporter.json";
 const DESKTOP: &str = ".config/Claude/claude_desktop_config.json";
@@ -158,9 +225,14 @@ fn real_hosts_reach_a_server_that_was_adopted() {
     gemini["general"] = json!({ "enableAutoUpdate": false });
     gemini["privacy"] = json!({ "usageStatisticsEnabled": false });
     home.put(GEMINI, gemini.to_string().as_bytes());
-    for path in [MCPORTER, DESKTOP] {
+    for path in [CLAUDE, MCPORTER, DESKTOP] {
         home.put(path, usual(&home, "mcpServers", "demo").to_string().as_bytes());
     }
+    let codex = format!(
+        "[mcp_servers.demo]\ncommand = '{}'\nargs = ['demo']\n{CODEX_VARIABLES}",
+        server(&home)
+    );
+    home.put(CODEX, codex.as_bytes());
     let before = home.host_files();
     rialto(&home, &["adopt", "--yes"]);
     assert!(
@@ -169,10 +241,19 @@ fn real_hosts_reach_a_server_that_was_adopted() {
             .all(|(path, bytes)| home.text(path).as_bytes() != bytes)
     );
     gemini_is_connected(&home, "demo");
+    assert_eq!(seen_by_codex(&home), [("demo".to_owned(), TOOLS)]);
     assert_eq!(seen_by_mcporter(&home), [("demo".to_owned(), TOOLS)]);
     assert_eq!(inspected(&home, DESKTOP, "demo"), TOOLS);
+    claude_is_connected(&home, "demo");
     rialto(&home, &["adopt", "--undo"]);
-    assert_eq!(home.host_files(), before);
+    let mut after = home.host_files();
+    // Claude Code writes to its file whenever it runs. What it wrote stays.
+    let entry = |files: &BTreeMap<String, Vec<u8>>| -> Value {
+        serde_json::from_slice::<Value>(&files[CLAUDE]).unwrap()["mcpServers"].take()
+    };
+    assert_eq!(entry(&after), entry(&before));
+    after.insert(CLAUDE.to_owned(), before[CLAUDE].clone());
+    assert_eq!(after, before);
 }
 
 #[test]
@@ -183,16 +264,24 @@ fn real_hosts_reach_a_destination_that_was_installed() {
         server(&home)
     );
     home.put(".config/rialto/destinations.yml", destinations.as_bytes());
-    for host in ["gemini-cli", "mcporter", "claude-desktop"] {
+    let hosts = ["claude-code", "codex", "gemini-cli", "mcporter", "claude-desktop"];
+    for host in hosts {
         rialto(&home, &["install", host, "demo"]);
     }
+    let written_by_codex = home.text(CODEX);
+    home.put(CODEX, format!("{written_by_codex}{CODEX_VARIABLES}").as_bytes());
     gemini_is_connected(&home, "demo");
+    claude_is_connected(&home, "demo");
+    assert_eq!(seen_by_codex(&home), [("demo".to_owned(), TOOLS)]);
     assert_eq!(seen_by_mcporter(&home), [("demo".to_owned(), TOOLS)]);
     assert_eq!(inspected(&home, DESKTOP, "demo"), TOOLS);
-    for host in ["gemini-cli", "mcporter", "claude-desktop"] {
+    for host in hosts {
         rialto(&home, &["uninstall", host, "demo"]);
     }
     assert_eq!(seen_by_mcporter(&home), []);
+    assert_eq!(seen_by_codex(&home), []);
+    let (said, _) = host(&home, "claude", &["mcp", "list"]);
+    assert!(said.contains("No MCP servers configured"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,13 +290,15 @@ async fn real_hosts_reach_an_address_that_was_installed_with_its_header() {
     let url = served.url_of("demo");
     let header = format!("Authorization: Bearer {TOKEN}");
     let home = Home::empty();
-    for host in ["gemini-cli", "mcporter", "claude-desktop"] {
+    for host in ["claude-code", "codex", "gemini-cli", "mcporter", "claude-desktop"] {
         rialto(
             &home,
             &["install", host, &url, "--name", "team", "--header", &header],
         );
     }
     gemini_is_connected(&home, "team");
+    claude_is_connected(&home, "team");
+    assert_eq!(seen_by_codex(&home), [("team".to_owned(), TOOLS)]);
     assert_eq!(seen_by_mcporter(&home), [("team".to_owned(), TOOLS)]);
     assert_eq!(inspected(&home, DESKTOP, "team"), TOOLS);
 }
