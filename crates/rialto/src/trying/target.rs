@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gateway::settings::{BackendSpec, Outages};
+
 use crate::admin_socket::Directory;
 use crate::config::connection::{self, Connection};
 use crate::config::{self, ConfigError, Environment, is_web_address};
@@ -39,11 +41,22 @@ pub(super) async fn find(flags: &ServerFlags, environment: &Environment) -> Resu
             request_timeout: flags.timeout.clone(),
             ..ConnectFlags::default()
         };
-        connection::read(&flags, environment).map_err(wrong)?
+        refusing_outages(connection::read(&flags, environment).map_err(wrong)?)
     } else {
         named(flags, environment).await?
     };
     Ok(Found { connection, timeout })
+}
+
+/// Returns a connection whose calls fail while the server is out of reach: a person waits for the
+/// reason, and not for the server.
+fn refusing_outages(mut connection: Connection) -> Connection {
+    for destination in &mut connection.settings.destinations {
+        if let BackendSpec::Remote(spec) = &mut destination.backend {
+            spec.outages = Outages::Refuse;
+        }
+    }
+    connection
 }
 
 /// Looks a name up: at the gateways that run, then in the configuration.

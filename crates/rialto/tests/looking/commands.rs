@@ -184,6 +184,26 @@ async fn tools_and_call_work_by_name_and_by_url() -> Result<()> {
 }
 
 #[tokio::test]
+async fn address_that_is_out_of_reach_is_answered_with_the_reason() -> Result<()> {
+    let home = Home::new(ONE)?;
+    let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let url = format!("http://{address}/mcp");
+    for line in [
+        &["tools", &url, "--timeout", "20s"][..],
+        &["call", &url, "x", "--timeout", "20s"],
+    ] {
+        let output = home.run(line)?;
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let said = stderr(&output);
+        assert!(
+            said.contains("Connection refused") && !said.contains("--timeout"),
+            "{said}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn tool_is_called_where_the_hosts_of_this_directory_have_it() -> Result<()> {
     let home = Home::new(ONE)?;
     let host = home.attach("files", "one", &[])?;
