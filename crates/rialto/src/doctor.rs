@@ -528,11 +528,15 @@ async fn servers(
                     look::server::stdio(server, launcher.clone(), limit, environment.all()),
                 )
             }
-            BackendSpec::Remote(_) => {
+            BackendSpec::Remote(spec) => {
+                let url = Some(spec.url.to_string());
                 let connection = connection::directly(destination.clone());
                 let environment = environment.clone();
                 in_turn(room, async move {
-                    look::server::remote(name, connection, limit, &environment).await
+                    ServerSeen {
+                        url,
+                        ..look::server::remote(name, connection, limit, &environment).await
+                    }
                 })
             }
             // Its members are looked at.
@@ -541,7 +545,12 @@ async fn servers(
     }
     for server in &scope.entries {
         let looking = look::server::stdio(server.clone(), launcher.clone(), plan.timeout, environment.all());
-        under_way.push(in_turn(Arc::clone(&room), looking));
+        under_way.push(in_turn(Arc::clone(&room), async move {
+            ServerSeen {
+                is_entry: true,
+                ..looking.await
+            }
+        }));
     }
     let mut seen = Vec::new();
     for one in under_way {

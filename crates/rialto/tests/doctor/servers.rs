@@ -28,6 +28,24 @@ fn server_that_ends_is_named_with_the_line_that_tells_why() {
 }
 
 #[test]
+fn entry_of_a_host_that_ends_is_to_be_started_by_its_command() {
+    let home = Home::new();
+    home.program("bin/a-server", "echo 'Error: no database' >&2; exit 3");
+    home.put(
+        ".cursor/mcp.json",
+        r#"{"mcpServers": {"a": {"command": "a-server"}}}"#,
+    );
+    home.doctor(&["a"])
+        .assert_ids(&["does_not_start"])
+        .assert_code(11)
+        .assert_found(
+            "does_not_start",
+            "its stderr: `Error: no database`",
+            "start the command of a in a terminal",
+        );
+}
+
+#[test]
 fn variable_that_is_set_and_not_passed_on_is_named() {
     let home = Home::new();
     one(&home);

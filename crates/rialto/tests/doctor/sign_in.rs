@@ -51,6 +51,20 @@ fn token_that_is_good_is_a_fact() {
 }
 
 #[test]
+fn destination_that_wants_a_sign_in_is_named_with_the_line_for_its_address() {
+    let (home, server) = (Home::new(), AuthorizationServer::start(Conduct::default()));
+    home.configure(&format!(
+        "destinations:\n  notes: {{ url: \"{}\" }}\n",
+        server.endpoint()
+    ));
+    home.doctor(&["notes"]).assert_code(11).assert_found(
+        "sign_in_needed",
+        "",
+        &format!("rialto login {}", server.endpoint()),
+    );
+}
+
+#[test]
 fn token_that_has_ended_is_named_with_the_line_to_sign_in_again() {
     let server = AuthorizationServer::start(Conduct {
         expires_in: Some(1),

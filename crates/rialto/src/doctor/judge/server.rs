@@ -26,6 +26,10 @@ const BYTES_PER_TOKEN: usize = 4;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServerSeen {
     pub(crate) name: String,
+    /// It is an entry of a host, and no destination of Rialto.
+    pub(crate) is_entry: bool,
+    /// The address of a remote server.
+    pub(crate) url: Option<String>,
     /// Time of the first answer of the first start, or why there is none.
     pub(crate) cold: Option<Result<Duration, Failure>>,
     /// The same of a second start.
@@ -170,13 +174,24 @@ pub(crate) fn judge(seen: &ServerSeen) -> Report {
             ("list_fails", Weight::Act),
             format!("answers, but does not list its tools: {why}"),
             "hosts show a server without tools",
-            Cure::Run(format!("rialto tools {}", seen.name)),
+            try_it(seen),
         ));
     }
     if let Some(tools) = &seen.tools {
         judge_tools(&seen.name, tools, &mut report);
     }
     report
+}
+
+/// Returns how a person sees all that the server writes.
+fn try_it(seen: &ServerSeen) -> Cure {
+    match seen.is_entry {
+        true => Cure::Do(format!(
+            "start the command of {} in a terminal, which shows all that it writes",
+            seen.name
+        )),
+        false => Cure::Run(format!("rialto tools {}", seen.name)),
+    }
 }
 
 fn failed(seen: &ServerSeen, failure: &Failure, report: &mut Report) {
@@ -210,7 +225,7 @@ fn failed(seen: &ServerSeen, failure: &Failure, report: &mut Report) {
             "does_not_start",
             Weight::Act,
             "hosts show it as failed, mostly without a reason",
-            Cure::Run(format!("rialto tools {}", seen.name)),
+            try_it(seen),
         ),
         FailureKind::Late => (
             "no_answer",
@@ -222,7 +237,10 @@ fn failed(seen: &ServerSeen, failure: &Failure, report: &mut Report) {
             "sign_in_needed",
             Weight::Act,
             "the server refuses requests without a token",
-            Cure::Run(format!("rialto login {}", seen.name)),
+            Cure::Run(format!(
+                "rialto login {}",
+                seen.url.as_deref().unwrap_or(&seen.name)
+            )),
         ),
         FailureKind::Unreachable => (
             "unreachable",
