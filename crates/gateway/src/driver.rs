@@ -7,10 +7,14 @@
 //! for it. A caller that finds another one draining appends its outputs and returns: the state of
 //! the machine has changed by then, its outputs may still be under way.
 //!
+//! A thread locks one machine at a time: with two, two threads could wait for each other. Builds
+//! with debug assertions, which all tests run, panic where a thread would lock a second one.
+//!
 //! A panic ends neither the draining nor the outputs after it. It goes on to the caller when the
 //! queue is empty.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -21,7 +25,7 @@ pub(crate) type Outputs<O> = SmallVec<[O; 2]>;
 
 type Panic = Box<dyn Any + Send>;
 
-/// DriverState that takes facts and returns outputs.
+/// State that takes facts and returns outputs.
 pub(crate) trait Machine {
     /// Something to be done when the lock is released.
     type Output;
@@ -53,7 +57,7 @@ struct DriverState<M: Machine> {
 }
 
 /// The machine under its lock, to be read, or changed where that has no outputs.
-pub(crate) struct Locked<'a, M: Machine>(MutexGuard<'a, DriverState<M>>);
+pub(crate) struct Locked<'a, M: Machine>(StateGuard<'a, M>);
 
 impl<M: Machine> std::ops::Deref for Locked<'_, M> {
     type Target = M;
@@ -66,6 +70,48 @@ impl<M: Machine> std::ops::Deref for Locked<'_, M> {
 impl<M: Machine> std::ops::DerefMut for Locked<'_, M> {
     fn deref_mut(&mut self) -> &mut M {
         &mut self.0.machine
+    }
+}
+
+/// The lock of one driver.
+struct StateGuard<'a, M: Machine> {
+    state: MutexGuard<'a, DriverState<M>>,
+    _only: OnlyLock,
+}
+
+impl<M: Machine> std::ops::Deref for StateGuard<'_, M> {
+    type Target = DriverState<M>;
+
+    fn deref(&self) -> &DriverState<M> {
+        &self.state
+    }
+}
+
+impl<M: Machine> std::ops::DerefMut for StateGuard<'_, M> {
+    fn deref_mut(&mut self) -> &mut DriverState<M> {
+        &mut self.state
+    }
+}
+
+thread_local! {
+    static HAS_LOCKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes that this thread has locked a machine. Costs nothing without debug assertions.
+struct OnlyLock;
+
+impl OnlyLock {
+    fn take() -> Self {
+        debug_assert!(!HAS_LOCKED.replace(true), "a machine is locked under another");
+        Self
+    }
+}
+
+impl Drop for OnlyLock {
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) {
+            HAS_LOCKED.set(false);
+        }
     }
 }
 
@@ -85,8 +131,12 @@ impl<M: Machine> Driver<M> {
         Locked(self.state())
     }
 
-    fn state(&self) -> MutexGuard<'_, DriverState<M>> {
-        self.state.lock()
+    fn state(&self) -> StateGuard<'_, M> {
+        let only = OnlyLock::take();
+        StateGuard {
+            state: self.state.lock(),
+            _only: only,
+        }
     }
 
     /// Returns whether a caller carries out outputs at this moment.
@@ -103,7 +153,8 @@ impl<M: Machine> Driver<M> {
     ) -> T {
         let mut outputs = Outputs::new();
         let acted = {
-            let mut state = self.state();
+            let mut guard = self.state();
+            let state = &mut *guard;
             let machine = &mut state.machine;
             let acted = catch_unwind(AssertUnwindSafe(|| act(machine, &mut outputs)));
             if acted.is_err() {
@@ -135,7 +186,8 @@ impl<M: Machine> Driver<M> {
             while let Err(panic) = catch_unwind(AssertUnwindSafe(|| rest.by_ref().for_each(&carry_out))) {
                 first.get_or_insert(panic);
             }
-            let mut state = self.state();
+            let mut guard = self.state();
+            let state = &mut *guard;
             if state.waiting.is_empty() {
                 state.is_draining = false;
                 return first;
@@ -231,6 +283,24 @@ mod tests {
         });
         assert_eq!(driven.done(), (1..=6).collect::<Vec<u64>>());
         assert!(driven.is_at_rest());
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    fn machine_that_is_locked_under_another_is_noticed() {
+        let (outer, inner) = (Driven::new(), Driven::new());
+        let nested = || {
+            let _held = outer.driver.lock();
+            inner.driver.lock().next
+        };
+        catch_unwind(AssertUnwindSafe(nested)).expect_err("two at once");
+        for driven in [&outer, &inner] {
+            assert_eq!(driven.driver.lock().next, 0, "both can be locked again");
+        }
+        outer.driver.act(
+            |machine, _| machine.give(),
+            |output| assert_eq!(inner.driver.lock().next + 1, output, "after the lock"),
+        );
     }
 
     #[test]

@@ -271,6 +271,7 @@ impl Endpoint {
             let open = listens.values().filter(|listen| listen.strong_count() > 0);
             open.count()
         };
+        let parked = self.parked.lock().len();
         let upstream = self.upstream.status();
         let asked = upstream.instances.iter().flat_map(|instance| &instance.questions);
         let questions = asked.map(|(session, method, age)| {
@@ -296,7 +297,7 @@ impl Endpoint {
             restored: self
                 .fleet()
                 .map(|_| self.metrics.sessions_restored.load(Ordering::Relaxed)),
-            parked: self.parked.lock().len(),
+            parked,
             listens,
             children: upstream.children,
             tools: upstream.tools,

@@ -55,10 +55,15 @@ pub(crate) struct Recent(Mutex<VecDeque<(Moment, Counted)>>);
 impl Recent {
     /// Copies the counters, if the last copy is old enough.
     pub(crate) fn note(&self, now: Moment, counted: impl FnOnce() -> Counted) {
-        let mut copies = self.0.lock();
-        let is_due = copies.back().is_none_or(|(at, _)| now.since(*at) >= INTERVAL);
+        let is_due = {
+            let copies = self.0.lock();
+            copies.back().is_none_or(|(at, _)| now.since(*at) >= INTERVAL)
+        };
         if is_due {
-            copies.push_back((now, counted()));
+            // Counters have locks of their own.
+            let counted = counted();
+            let mut copies = self.0.lock();
+            copies.push_back((now, counted));
             while copies.len() > COPIES {
                 copies.pop_front();
             }
