@@ -27,6 +27,7 @@ use crate::instance::{Instance, InstanceUser, Reservation};
 use crate::metrics::DestinationMetrics;
 use crate::tasks;
 use crate::upstream::WantedFor;
+use crate::wake_up::WakeUp;
 
 /// Calls whose way is remembered for their records. A client has fewer calls open.
 const MAX_ROUTES: usize = 4096;
@@ -169,8 +170,7 @@ struct ConversationState {
     routes: FxHashMap<CallKey, Routed>,
     open_calls: Arc<AtomicUsize>,
     now: Moment,
-    /// The moment at which a task wakes the machine.
-    armed: Option<Moment>,
+    wake_up: WakeUp,
     has_panicked: bool,
 }
 
@@ -359,7 +359,7 @@ impl ConversationHandle {
                 routes: FxHashMap::default(),
                 open_calls: Arc::clone(&open_calls),
                 now: clock.now(),
-                armed: None,
+                wake_up: WakeUp::default(),
                 has_panicked: false,
             }),
             open_calls,
@@ -390,7 +390,7 @@ impl ConversationHandle {
                 state.now = now;
                 act(state, orders);
                 state.poll_outputs(orders);
-                state.deadline_to_arm()
+                state.wake_up.set(state.conversation.next_deadline())
             },
             |order| self.carry_out(order),
         );
@@ -407,7 +407,7 @@ impl ConversationHandle {
             if let Some(conversation) = this.upgrade() {
                 let now = clock.now().max(due);
                 conversation.act_on(now, |state, _| {
-                    state.armed = None;
+                    state.wake_up.done();
                     state.conversation.handle_deadline(now);
                 });
             }
@@ -649,16 +649,6 @@ impl ConversationState {
         let left = std::mem::take(&mut self.calls).len();
         self.open_calls.fetch_sub(left, Ordering::Relaxed);
         self.user.take()
-    }
-
-    /// Returns the deadline for which a task is to be started, if there is one.
-    fn deadline_to_arm(&mut self) -> Option<Moment> {
-        let due = self.conversation.next_deadline()?;
-        if self.armed.is_some_and(|armed| armed <= due) {
-            return None;
-        }
-        self.armed = Some(due);
-        Some(due)
     }
 }
 

@@ -510,8 +510,7 @@ impl Instance {
             if state.multiplexer.is_in_use(now) {
                 state.last_asked = now;
             }
-            let is_running = matches!(state.health, Health::Running { .. } | Health::Ready { .. });
-            let is_unused = is_running && now.since(state.last_asked) >= limit;
+            let is_unused = state.health.is_up() && now.since(state.last_asked) >= limit;
             if is_unused {
                 // Under one lock with the look: a call that comes after it wants a new link.
                 state.is_asleep = true;
@@ -768,15 +767,7 @@ impl Instance {
 
     /// Returns the process of the server, for readers of its messages.
     fn pid(&self) -> Option<u32> {
-        match self.lock().health {
-            Health::Running { pid } | Health::Ready { pid } => pid,
-            Health::Idle
-            | Health::Starting
-            | Health::BackingOff(_)
-            | Health::Failed(_)
-            | Health::Asleep
-            | Health::Stopped => None,
-        }
+        self.lock().health.pid()
     }
 
     /// Waits until what was read so far has been delivered, if another thread does that. A task

@@ -64,6 +64,7 @@ mod threads;
 pub mod tls;
 pub mod trace;
 mod upstream;
+mod wake_up;
 
 pub use active_config::ReloadError;
 pub use file_stamp::FileStamp;

@@ -6,7 +6,8 @@
 //! |---|---|
 //! | Rialto's own `requestState` | the name of a parked modern request, and its round; the request itself stays in its process |
 //! | a server's own `requestState` ([`state`]) | the server's text; in a fleet also the process that had the server |
-//! | the cookie of the page (`page`) | the admin that has signed in there, and until when |
+//! | the cursor of a list of an aggregate (`cursor`) | where its next page begins |
+//! | the cookie of the web page at `/ui/` (`page`) | the admin that has signed in there, and until when |
 //! | the token of an event id (`call`) | the JSON-RPC id of the call whose stream it is |
 //!
 //! The key lives as long as the process, in `state_dir`, or in the cluster key of a fleet. With one
@@ -182,13 +183,8 @@ impl Sealer {
             data.extend_from_slice(&secrets.process.to_be_bytes());
         }
         data.extend_from_slice(original.as_bytes());
-        let nonce = secrets
-            .key
-            .seal_in_place_append_tag(Aad::from(wrapping(bound_to)), &mut data)
-            .ok()?;
-        let mut whole = nonce.as_ref().to_vec();
-        whole.append(&mut data);
-        Some(format!("{WRAPPED}{}", URL_SAFE_NO_PAD.encode(whole)))
+        let sealed = self.sealed(data, &binding(WRAPPED, bound_to))?;
+        Some(format!("{WRAPPED}{sealed}"))
     }
 
     /// Returns a server's own state, if it was sealed for this.
@@ -204,8 +200,7 @@ impl Sealer {
     }
 
     fn unwrapped(&self, state: &str, bound_to: &str) -> Option<(Option<u64>, String)> {
-        let bytes = URL_SAFE_NO_PAD.decode(state.strip_prefix(WRAPPED)?).ok()?;
-        let mut plain = self.opened(bytes, &wrapping(bound_to))?;
+        let mut plain = self.unsealed(state.strip_prefix(WRAPPED)?, &binding(WRAPPED, bound_to))?;
         let process = match self.secrets()?.names_process {
             true => {
                 let (process, rest) = plain.split_first_chunk::<PROCESS>()?;
@@ -216,6 +211,22 @@ impl Sealer {
             false => None,
         };
         Some((process, String::from_utf8(plain).ok()?))
+    }
+
+    /// Returns data sealed for this, as text: a nonce and all that follows it.
+    fn sealed(&self, mut data: Vec<u8>, bound_to: &[u8]) -> Option<String> {
+        let key = &self.secrets()?.key;
+        let nonce = key
+            .seal_in_place_append_tag(Aad::from(bound_to), &mut data)
+            .ok()?;
+        let mut whole = nonce.as_ref().to_vec();
+        whole.append(&mut data);
+        Some(URL_SAFE_NO_PAD.encode(whole))
+    }
+
+    /// Returns what was sealed for this, of a text of [`Self::sealed`].
+    fn unsealed(&self, text: &str, bound_to: &[u8]) -> Option<Vec<u8>> {
+        self.opened(URL_SAFE_NO_PAD.decode(text).ok()?, bound_to)
     }
 
     /// Returns what was sealed for this, of a nonce and all that follows it.
@@ -234,8 +245,9 @@ impl Sealer {
     }
 }
 
-fn wrapping(bound_to: &str) -> Vec<u8> {
-    [WRAPPED.as_bytes(), bound_to.as_bytes()].concat()
+/// Returns what a text of a kind is bound to, so that no text of another kind opens as one.
+fn binding(kind: &str, bound_to: &str) -> Vec<u8> {
+    [kind.as_bytes(), bound_to.as_bytes()].concat()
 }
 
 /// Returns whether a state has the form of ours; others belong to a server.

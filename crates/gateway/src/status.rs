@@ -295,6 +295,24 @@ impl Health {
             | Self::Stopped => None,
         }
     }
+
+    /// Returns whether the server runs: a process that was started, or a session.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(self, Self::Running { .. } | Self::Ready { .. })
+    }
+
+    /// Returns why the server does not run.
+    pub(crate) fn error(&self) -> Option<&BackendError> {
+        match self {
+            Self::BackingOff(error) | Self::Failed(error) => Some(error),
+            Self::Idle
+            | Self::Starting
+            | Self::Running { .. }
+            | Self::Ready { .. }
+            | Self::Asleep
+            | Self::Stopped => None,
+        }
+    }
 }
 
 /// Why no server process runs at a destination that is all right.

@@ -457,21 +457,10 @@ impl Upstream {
         for instance in &instances {
             counters.add(&instance.counters);
         }
-        let is_running = |health: &&Health| matches!(health, Health::Running { .. } | Health::Ready { .. });
-        let error_of = |health: &Health| match health {
-            Health::BackingOff(backend_error) | Health::Failed(backend_error) => {
-                Some(backend_error.what.clone())
-            }
-            Health::Idle
-            | Health::Starting
-            | Health::Running { .. }
-            | Health::Ready { .. }
-            | Health::Asleep
-            | Health::Stopped => None,
-        };
+        let error = || health.iter().find_map(Health::error);
         let (state, backend_error) = match &self.broken {
             Some(_) => (HealthKind::Failed, Some(reply::CANNOT_RUN.to_owned())),
-            None => (HealthKind::best(&health), health.iter().find_map(error_of)),
+            None => (HealthKind::best(&health), error().map(|error| error.what.clone())),
         };
         UpstreamStatus {
             transport: self.transport(),
@@ -479,7 +468,7 @@ impl Upstream {
             is_ready: self.is_ready(),
             rest: self.rest(&health),
             backend_error,
-            children: health.iter().filter(is_running).count(),
+            children: health.iter().filter(|health| health.is_up()).count(),
             in_use: in_use.len(),
             start: match &self.settings.backend {
                 BackendSpec::Process(spec) => Some(spec.start),

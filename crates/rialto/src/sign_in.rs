@@ -9,6 +9,16 @@ use crate::config::{self, Environment};
 use crate::flags::account::ClientFlags;
 use crate::user_files;
 
+/// The variables that name a proxy.
+pub(crate) const PROXY_VARIABLES: [&str; 6] = [
+    "HTTPS_PROXY",
+    "https_proxy",
+    "HTTP_PROXY",
+    "http_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+];
+
 /// The variable that holds a client's secret unless another was named.
 const CLIENT_SECRET: &str = "RIALTO_CLIENT_SECRET";
 
@@ -166,15 +176,7 @@ pub(crate) fn browser(environment: &Environment) -> Result<Browser, String> {
 
 /// Proxies may stand at private addresses: the user has chosen them.
 fn proxy_hosts(environment: &Environment) -> Vec<String> {
-    let names = [
-        "HTTPS_PROXY",
-        "https_proxy",
-        "HTTP_PROXY",
-        "http_proxy",
-        "ALL_PROXY",
-        "all_proxy",
-    ];
-    let proxies = names.iter().filter_map(|name| environment.filled(name));
+    let proxies = PROXY_VARIABLES.iter().filter_map(|name| environment.filled(name));
     let host = |text: &str| {
         let whole = if text.contains("://") {
             text.to_owned()

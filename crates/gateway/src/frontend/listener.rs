@@ -27,7 +27,7 @@ use crate::gateway::Gateway;
 use crate::guard::connections::{ConnectionLimits, ConnectionTable, LimitReached};
 use crate::tasks;
 
-pub(super) const MAX_HEADERS: usize = 100;
+const MAX_HEADERS: usize = 100;
 /// The longest head of a request, and the unit in which bodies are read.
 pub(super) const READ_BUFFER: usize = 64 << 10;
 
@@ -178,15 +178,8 @@ async fn serve_connection(
         }
     });
     let header_timer = HeaderTimer::default();
-    let connection = http1::Builder::new()
-        .timer(header_timer.clone())
-        .header_read_timeout(HEADER_TIME)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(READ_BUFFER)
-        .serve_connection(
-            TokioIo::new(ClientStream::new(stream, header_timer.clone(), unread)),
-            service,
-        );
+    let stream = TokioIo::new(ClientStream::new(stream, header_timer.clone(), unread));
+    let connection = http1_server(&header_timer).serve_connection(stream, service);
     tokio::pin!(connection);
     let ended = match unless_closed(gateway, connection.as_mut(), &mut closing).await {
         Some(ended) => ended,
@@ -225,6 +218,17 @@ async fn unless_closed<T>(
         closed.as_mut().poll(context).map(|_| None)
     })
     .await
+}
+
+/// Returns a server of HTTP/1 with the limits that hold for every client.
+pub(super) fn http1_server(header_timer: &HeaderTimer) -> http1::Builder {
+    let mut server = http1::Builder::new();
+    server
+        .timer(header_timer.clone())
+        .header_read_timeout(HEADER_TIME)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(READ_BUFFER);
+    server
 }
 
 /// Returns the limit that ended a connection, if it was one. The end of an idle connection is none.

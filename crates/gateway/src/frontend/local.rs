@@ -2,8 +2,8 @@
 //!
 //! It serves what the listener serves, and beside it what the gateway does ([`api`]). Its peers
 //! need no credentials: the kernel names the user of each, and only the gateway's own user and root
-//! are admitted, and no server that the gateway has started. A request may carry what `rialto attach` hands over ([`crate::attachment`]), which
-//! no other way in accepts.
+//! are admitted, and no server that the gateway has started. A request may carry what `rialto
+//! attach` hands over ([`crate::attachment`]), which no other way in accepts.
 
 mod api;
 mod feed_body;
@@ -18,7 +18,6 @@ use std::time::Duration;
 use http::{Request, Response};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
@@ -27,10 +26,10 @@ use tokio::task::AbortHandle;
 
 use super::body::Body;
 use super::client_stream::ClientStream;
-use super::header_timer::{HEADER_TIME, HeaderTimer};
+use super::header_timer::HeaderTimer;
 use super::http::RequestSource;
 use super::lingering::UnreadFlag;
-use super::listener::{MAX_HEADERS, READ_BUFFER};
+use super::listener::http1_server;
 use super::request_body::RequestBody;
 use crate::buffered::Piece;
 use crate::gateway::Gateway;
@@ -132,15 +131,8 @@ async fn serve_connection(
         }
     });
     let header_timer = HeaderTimer::default();
-    let connection = http1::Builder::new()
-        .timer(header_timer.clone())
-        .header_read_timeout(HEADER_TIME)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(READ_BUFFER)
-        .serve_connection(
-            TokioIo::new(ClientStream::new(stream, header_timer, unread)),
-            service,
-        );
+    let stream = TokioIo::new(ClientStream::new(stream, header_timer.clone(), unread));
+    let connection = http1_server(&header_timer).serve_connection(stream, service);
     tokio::pin!(connection);
     let closed = async {
         // If the sender is gone, so is the gateway.

@@ -10,7 +10,7 @@ use futures_util::FutureExt as _;
 use http::header::{self, HeaderValue};
 use http::{Request, Response};
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
@@ -21,7 +21,7 @@ use super::client_stream::ClientStream;
 use super::header_timer::{HEADER_TIME, HeaderTimer, IDLE_TIME};
 use super::http::HttpConnectionSlot;
 use super::lingering::UnreadFlag;
-use super::listener::{MAX_HEADERS, READ_BUFFER, limit_of_http1};
+use super::listener::{READ_BUFFER, http1_server, limit_of_http1};
 use super::write_timeout::WriteTimeout;
 use crate::tasks;
 use crate::tls::Tls;
@@ -98,12 +98,7 @@ where
         let behind = |error: &hyper::Error| WriteTimeout::is_reason_of(error).then_some("write_time");
         ended.map_err(|error| (behind(&error), error))
     } else {
-        let connection = http1::Builder::new()
-            .timer(header_timer.clone())
-            .header_read_timeout(HEADER_TIME)
-            .max_headers(MAX_HEADERS)
-            .max_buf_size(READ_BUFFER)
-            .serve_connection(stream, service);
+        let connection = http1_server(&header_timer).serve_connection(stream, service);
         tokio::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,

@@ -1,12 +1,9 @@
 //! The token at the end of an event id: it names the call of a stream beyond the process that has
 //! it.
 
-use aws_lc_rs::aead::Aad;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use protocol::session::TOKEN_MARK;
 
-use super::Sealer;
+use super::{Sealer, binding};
 
 /// In front of what a token is bound to, so that no other sealed text opens as a token.
 const KIND: &str = "call.";
@@ -19,25 +16,14 @@ impl Sealer {
         if id.len() > MAX_ID {
             return Some(TOKEN_MARK.to_string().into());
         }
-        let mut data = id.to_vec();
-        let nonce = self
-            .secrets()?
-            .key
-            .seal_in_place_append_tag(Aad::from(binding(bound_to)), &mut data)
-            .ok()?;
-        let mut whole = nonce.as_ref().to_vec();
-        whole.append(&mut data);
-        Some(format!("{TOKEN_MARK}{}", URL_SAFE_NO_PAD.encode(whole)).into())
+        let sealed = self.sealed(id.to_vec(), &binding(KIND, bound_to))?;
+        Some(format!("{TOKEN_MARK}{sealed}").into())
     }
 
     /// Returns the id of the request that a token names, without its mark.
     pub(crate) fn open_call(&self, token: &str, bound_to: &str) -> Option<Vec<u8>> {
-        self.opened(URL_SAFE_NO_PAD.decode(token).ok()?, &binding(bound_to))
+        self.unsealed(token, &binding(KIND, bound_to))
     }
-}
-
-fn binding(bound_to: &str) -> Vec<u8> {
-    [KIND.as_bytes(), bound_to.as_bytes()].concat()
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 
 use super::{
-    Depths, DestinationStatus, Health, HealthKind, LimitHit, LimitLevel, QuestionStatus, Serves,
-    SessionStatus, Status,
+    Depths, DestinationStatus, HealthKind, LimitHit, LimitLevel, QuestionStatus, Serves, SessionStatus,
+    Status,
 };
 use crate::platform::{self, GroupFigures};
 use crate::settings::{Sharing, Start};
@@ -38,9 +38,7 @@ impl Status {
     /// Returns the snapshot. It looks at the processes of the machine, once.
     pub(crate) fn snapshot(&self, facts: &Facts) -> Value {
         let instances = self.destinations.values().flat_map(|status| &status.instances);
-        let leaders: Vec<u32> = instances
-            .filter_map(|instance| pid_of(&instance.health))
-            .collect();
+        let leaders: Vec<u32> = instances.filter_map(|instance| instance.health.pid()).collect();
         let groups = platform::group_figures(&leaders);
         let destinations: Vec<Value> = self
             .destinations
@@ -78,12 +76,17 @@ impl Status {
             let instances: Vec<_> = status
                 .instances
                 .iter()
-                .map(|one| (HealthKind::of(&one.health), pid_of(&one.health), one.restarts))
+                .map(|one| (HealthKind::of(&one.health), one.health.pid(), one.restarts))
                 .collect();
             format!(
                 "{:?}",
                 (
-                    (status.is_configured, status.state, status.is_ready, status.rest),
+                    (
+                        status.is_configured,
+                        status.state,
+                        status.is_ready,
+                        status.resting
+                    ),
                     (&status.backend_error, status.tools, status.sessions),
                     (status.parked, status.listens, &status.streams),
                     sum(|instance| instance.open_calls),
@@ -195,7 +198,7 @@ impl DestinationStatus {
 
 impl Depths {
     fn snapshot(&self, groups: &BTreeMap<u32, GroupFigures>) -> Value {
-        let pid = pid_of(&self.health);
+        let pid = self.health.pid();
         let group = pid.and_then(|pid| groups.get(&pid));
         let (serves, caller, directory) = match &self.serves {
             Serves::Ending => ("ending", None, None),
@@ -206,21 +209,13 @@ impl Depths {
         };
         json!({
             "state": HealthKind::of(&self.health).as_str(),
-            "error": match &self.health {
-                Health::BackingOff(error) | Health::Failed(error) => Some(error.what.clone()),
-                Health::Idle
-                | Health::Starting
-                | Health::Running { .. }
-                | Health::Ready { .. }
-                | Health::Asleep
-                | Health::Stopped => None,
-            },
+            "error": self.health.error().map(|error| &error.what),
             "era": self.agreed.map(|era| era.as_str()),
             "serves": serves,
             "caller": caller,
             "directory": directory.map(|path| path.to_string_lossy()),
             "pid": pid,
-            "age_ms": is_up(&self.health).then(|| self.age.map(milliseconds)),
+            "age_ms": self.health.is_up().then(|| self.age.map(milliseconds)),
             "memory_bytes": group.map(|group| group.resident_bytes),
             "processes": group.map(|group| group.processes),
             "restarts": self.restarts,
@@ -263,23 +258,6 @@ impl SessionStatus {
             "server_pid": self.server,
         })
     }
-}
-
-/// Returns the process of a server that runs.
-fn pid_of(health: &Health) -> Option<u32> {
-    match health {
-        Health::Running { pid } | Health::Ready { pid } => *pid,
-        Health::Idle
-        | Health::Starting
-        | Health::BackingOff(_)
-        | Health::Failed(_)
-        | Health::Asleep
-        | Health::Stopped => None,
-    }
-}
-
-fn is_up(health: &Health) -> bool {
-    matches!(health, Health::Running { .. } | Health::Ready { .. })
 }
 
 /// Returns each limit whose use is known or that was reached.

@@ -15,6 +15,7 @@ use crate::endpoint::Endpoint;
 use crate::instance::{Instance, InstanceUser};
 use crate::tasks;
 use crate::upstream::WantedFor;
+use crate::wake_up::WakeUp;
 
 /// What the reader calls itself to servers.
 const CLIENT_INFO: &str = concat!(
@@ -45,20 +46,7 @@ pub(super) struct ReaderHandle {
 
 struct ReaderState {
     reader: OfferReader,
-    /// The moment at which a task wakes the machine.
-    armed: Option<Moment>,
-}
-
-impl ReaderState {
-    /// Returns the deadline for which a task is to be started, if there is one.
-    fn deadline_to_arm(&mut self) -> Option<Moment> {
-        let due = self.reader.next_deadline()?;
-        if self.armed.is_some_and(|armed| armed <= due) {
-            return None;
-        }
-        self.armed = Some(due);
-        Some(due)
-    }
+    wake_up: WakeUp,
 }
 
 impl Machine for ReaderState {
@@ -88,7 +76,10 @@ impl ReaderHandle {
             client,
             clock,
             instance: Mutex::default(),
-            driver: Driver::new(ReaderState { reader, armed: None }),
+            driver: Driver::new(ReaderState {
+                reader,
+                wake_up: WakeUp::default(),
+            }),
         })
     }
 
@@ -127,7 +118,7 @@ impl ReaderHandle {
         let due = self.driver.act(
             |state, _| {
                 act(&mut state.reader);
-                state.deadline_to_arm()
+                state.wake_up.set(state.reader.next_deadline())
             },
             |output| self.carry_out(output),
         );
@@ -138,10 +129,10 @@ impl ReaderHandle {
 
     fn wake_at(&self, due: Moment) {
         let (this, clock) = (Weak::clone(&self.this), self.clock);
-        tasks::spawn("reader", async move {
+        tasks::spawn("offer reader", async move {
             clock.sleep_until(due).await;
             if let Some(handle) = this.upgrade() {
-                handle.driver.lock().armed = None;
+                handle.driver.lock().wake_up.done();
                 let now = clock.now().max(due);
                 handle.act(|reader| reader.handle_deadline(now));
             }

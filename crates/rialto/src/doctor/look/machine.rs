@@ -29,6 +29,7 @@ use crate::doctor::judge::machine::{
     ShellSeen,
 };
 use crate::serve;
+use crate::sign_in::PROXY_VARIABLES;
 
 /// How long the login shell may take.
 const SHELL_TIME: Duration = Duration::from_secs(2);
@@ -50,14 +51,6 @@ const LOGIN: [&str; 8] = [
     "TERM",
     "TMPDIR",
     "XDG_RUNTIME_DIR",
-];
-const PROXIES: [&str; 6] = [
-    "HTTPS_PROXY",
-    "https_proxy",
-    "HTTP_PROXY",
-    "http_proxy",
-    "ALL_PROXY",
-    "all_proxy",
 ];
 const NPM_REGISTRY: &str = "https://registry.npmjs.org/";
 const PYTHON_INDEX: &str = "https://pypi.org/simple/";
@@ -344,7 +337,7 @@ fn python_index(environment: &Environment) -> String {
 
 async fn proxies(environment: &Environment) -> Vec<ProxySeen> {
     let mut seen = Vec::new();
-    for variable in PROXIES {
+    for variable in PROXY_VARIABLES {
         let Some(text) = environment.filled(variable) else {
             continue;
         };
