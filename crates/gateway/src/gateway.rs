@@ -349,9 +349,18 @@ impl Gateway {
         self.config().page != PageAccess::Off
     }
 
-    /// Returns whether no client is connected, and no call is open.
-    pub fn is_unused(&self) -> bool {
-        self.connection_count() == 0 && self.open_calls() == 0
+    /// Waits until no client was connected for so long, and no call is open.
+    pub async fn unused_for(&self, limit: Duration) {
+        let mut connections = self.connections.subscribe();
+        loop {
+            // The sender is this gateway's own.
+            let _ = connections.wait_for(|count| *count == 0).await;
+            self.calls_ended().await;
+            let came = tokio::time::timeout(limit, connections.changed()).await;
+            if came.is_err() && self.open_calls() == 0 {
+                return;
+            }
+        }
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -639,7 +648,6 @@ impl LocalSessions for Gateway {
     }
 }
 
-/// Returns the one replica of a machine whose sessions survive in a file.
 /// Returns where this gateway is reached, if its users may sign in at servers on pages of its own:
 /// from this machine alone, by any caller.
 fn origin_of_pages(settings: &Settings, listen: SocketAddr) -> Option<String> {
@@ -650,6 +658,7 @@ fn origin_of_pages(settings: &Settings, listen: SocketAddr) -> Option<String> {
     may_have.then(|| format!("{scheme}://{listen}"))
 }
 
+/// Returns the one replica of a machine whose sessions survive in a file.
 fn local_node() -> Node {
     Node {
         id: NodeId::generate("local").expect("a plain name"),
@@ -670,5 +679,33 @@ pub(crate) struct CountedConnection<'a>(&'a watch::Sender<usize>);
 impl Drop for CountedConnection<'_> {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::fixture;
+
+    #[tokio::test(start_paused = true)]
+    async fn short_connection_begins_the_time_without_clients_anew() {
+        const LIMIT: Duration = Duration::from_secs(60);
+        let gateway = fixture::gateway(&fixture::settings());
+        let began = Instant::now();
+        let first = gateway.count_connection();
+        let clients = async {
+            tokio::time::sleep(LIMIT).await;
+            drop(first);
+            tokio::time::sleep(LIMIT / 2).await;
+            drop(gateway.count_connection());
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = clients => {}
+            () = gateway.unused_for(LIMIT) => {}
+        }
+        assert_eq!(began.elapsed(), LIMIT + LIMIT / 2 + LIMIT);
     }
 }

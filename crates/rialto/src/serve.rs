@@ -15,7 +15,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gateway::backend::process::{Launcher, WardenCommand};
 use gateway::line_sink::LineSink;
@@ -298,18 +298,9 @@ fn administrate(directory: &Directory, config: Option<&Path>) -> std::io::Result
 
 /// Waits until no client was connected for so long; without a limit, without end.
 async fn unused(gateway: &Arc<Gateway>, limit: Option<Duration>) {
-    let Some(limit) = limit else {
-        return std::future::pending().await;
-    };
-    let mut since = Instant::now();
-    let mut tick = tokio::time::interval(Duration::from_millis(500));
-    loop {
-        tick.tick().await;
-        if !gateway.is_unused() {
-            since = Instant::now();
-        } else if since.elapsed() >= limit {
-            return;
-        }
+    match limit {
+        Some(limit) => gateway.unused_for(limit).await,
+        None => std::future::pending().await,
     }
 }
 
