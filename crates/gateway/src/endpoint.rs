@@ -291,7 +291,7 @@ impl Endpoint {
             transport: upstream.transport,
             state: upstream.state,
             is_ready: is_configured && upstream.is_ready,
-            rest: upstream.rest,
+            resting: upstream.resting,
             backend_error: upstream.backend_error,
             sessions: handles.len(),
             restored: self

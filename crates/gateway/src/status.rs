@@ -90,7 +90,7 @@ pub(crate) struct DestinationStatus {
     pub(crate) state: HealthKind,
     pub(crate) is_ready: bool,
     /// Why no server process runs, though nothing is wrong.
-    pub(crate) rest: Option<Rest>,
+    pub(crate) resting: Option<Resting>,
     /// What is wrong with its server, if something is.
     pub(crate) backend_error: Option<String>,
     /// Sessions, those of draining predecessors included.
@@ -317,12 +317,12 @@ impl Health {
 
 /// Why no server process runs at a destination that is all right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub(crate) enum Resting {
     NotStarted,
     StoppedIdle,
 }
 
-impl Rest {
+impl Resting {
     /// Returns why all of these instances rest; `None` if one of them does not.
     pub(crate) fn of(health: &[Health]) -> Option<Self> {
         let rests = |health: &Health| matches!(health, Health::Idle | Health::Stopped | Health::Asleep);
@@ -465,8 +465,8 @@ impl DestinationStatus {
         if !self.limits.is_empty() {
             entry["limits"] = limits(&self.limits);
         }
-        if let Some(rest) = self.rest {
-            entry["server"] = rest.as_str().into();
+        if let Some(resting) = self.resting {
+            entry["server"] = resting.as_str().into();
         }
         if let Some(members) = &self.members {
             entry["members"] = members.entry();

@@ -32,7 +32,7 @@ use crate::server_lease::ServerLease;
 use crate::settings::{
     self, BackendSpec, ProcessSpec, RemoteSpec, Sharing, SharingRules, SignIn, Start, Transport,
 };
-use crate::status::{Depths, Health, HealthKind, MembersStatus, Rest, Serves};
+use crate::status::{Depths, Health, HealthKind, MembersStatus, Resting, Serves};
 use crate::threads::Threads;
 use instances::{InstancePool, Instances, Started};
 
@@ -95,7 +95,7 @@ pub(crate) struct UpstreamStatus {
     pub(crate) state: HealthKind,
     pub(crate) is_ready: bool,
     /// Why no server process runs, though nothing is wrong.
-    pub(crate) rest: Option<Rest>,
+    pub(crate) resting: Option<Resting>,
     /// What is wrong with the server, if something is.
     pub(crate) backend_error: Option<String>,
     /// Instances in use whose server runs.
@@ -354,9 +354,9 @@ impl Upstream {
     }
 
     /// Returns why no server process runs, though nothing is wrong.
-    fn rest(&self, health: &[Health]) -> Option<Rest> {
+    fn resting(&self, health: &[Health]) -> Option<Resting> {
         match &self.backend {
-            Backend::Process(_) if self.broken.is_none() => Rest::of(health),
+            Backend::Process(_) if self.broken.is_none() => Resting::of(health),
             Backend::Process(_) | Backend::Remote { .. } => None,
         }
     }
@@ -466,7 +466,7 @@ impl Upstream {
             transport: self.transport(),
             state,
             is_ready: self.is_ready(),
-            rest: self.rest(&health),
+            resting: self.resting(&health),
             backend_error,
             children: health.iter().filter(|health| health.is_up()).count(),
             in_use: in_use.len(),

@@ -205,7 +205,7 @@ impl Upstreams {
                     transport: "aggregate",
                     state: summary.state,
                     is_ready: summary.is_ready,
-                    rest: None,
+                    resting: None,
                     backend_error: summary.error,
                     children: 0,
                     in_use: 0,

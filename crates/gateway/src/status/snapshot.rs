@@ -128,7 +128,7 @@ impl DestinationStatus {
             "transport": self.transport,
             "state": self.state.as_str(),
             "ready": self.is_ready,
-            "resting": self.rest.map(super::Rest::as_str),
+            "resting": self.resting.map(super::Resting::as_str),
             "error": self.backend_error,
             "process": match self.sharing {
                 Sharing::Shared => "shared",

@@ -75,7 +75,8 @@ enum RunEnd {
 enum EndCause {
     Exited(Exit),
     PipesClosed,
-    Useless(&'static str),
+    /// Its output could not be used, it showed no activity, or an operator restarts it.
+    Replaced(&'static str),
     Unused,
     StopWanted,
 }
@@ -321,7 +322,7 @@ impl ProcessSupervisor {
                 break EndCause::Unused;
             }
             if let Some(why) = self.instance.take_replacement() {
-                break EndCause::Useless(why);
+                break EndCause::Replaced(why);
             }
             let deadline = self.instance.next_deadline();
             tokio::select! {
@@ -369,7 +370,7 @@ impl ProcessSupervisor {
                 reader.0.abort();
                 RunEnd::ByItself(child.stop(PIPE_GRACE).await)
             }
-            EndCause::Useless(why) => {
+            EndCause::Replaced(why) => {
                 tracing::warn!(%destination, pid, why, "server replaced");
                 reader.0.abort();
                 // Callers need not wait until it has gone.
