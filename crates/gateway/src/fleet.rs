@@ -3,8 +3,8 @@
 //!
 //! With `state_dir` the registry is a file and there are no peers; with `cluster` replicas share
 //! it. A request for a session that is open here does not come here. For any other,
-//! [`Fleet::route`] returns the [`SessionRoute`] that serves the request: this process, another replica,
-//! or none.
+//! [`Fleet::route`] returns the [`SessionRoute`] that serves the request: this process, another
+//! replica, or none.
 //!
 //! A caller calls the machine under its lock. Its outputs are carried out after the lock, in order.
 //! Operations of the registry run in tasks of their own, so a request that is given up leaves no
@@ -64,8 +64,8 @@ impl Wanted<'_> {
     }
 }
 
-/// Where a request for a session is served. [`ServerRoute`] is where the one server of a destination
-/// runs.
+/// Where a request for a session is served. [`ServerRoute`] is where the one server of a
+/// destination runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionRoute {
     /// Here. A session that is not in the map is restored ([`Fleet::take_record`]).
@@ -466,8 +466,8 @@ impl Fleet {
         within_limit(self.registry.holder(name)).await
     }
 
-    /// Returns a replica that takes what this one no longer takes. One may have joined since the list
-    /// was read.
+    /// Returns a replica that takes what this one no longer takes. One may have joined since the
+    /// list was read.
     pub(crate) async fn successor(&self) -> Option<Node> {
         match self.successor_among(&self.nodes().await.ok()?) {
             Some(node) => Some(node),
@@ -548,7 +548,8 @@ impl Fleet {
                 machine.handle_updated(claim.session, claim.epoch, updated);
             }
             RecordFact::Released(claim) => {
-                // Counted here: a release that is repeated, or is for a later owner's session, is none.
+                // Counted here: a release that is repeated, or is for a later owner's session, is
+                // none.
                 if machine.is_ending(claim.session, claim.epoch) {
                     self.metrics.handed_over.fetch_add(1, Ordering::Relaxed);
                 }

@@ -379,8 +379,8 @@ impl Gateway {
     }
 
     /// Returns whether a request is refused because the gateway drains. It is not where another
-    /// replica may answer, nor where each connection has one more request at most: refused, it would
-    /// fail, although its client can go on.
+    /// replica may answer, nor where each connection has one more request at most: refused, it
+    /// would fail, although its client can go on.
     pub(crate) fn refuses_requests(&self) -> bool {
         self.is_draining() && self.peers.is_none() && !self.has_left_socket()
     }

@@ -545,8 +545,8 @@ impl Instance {
         self.lock().multiplexer.wait_of(session, call, came)
     }
 
-    /// Returns the same for a modern request, whose client comes with it. What it waited for a start
-    /// is not known.
+    /// Returns the same for a modern request, whose client comes with it. What it waited for a
+    /// start is not known.
     pub(crate) fn wait_of_request(&self, session: SessionKey, came: Moment) -> Option<Wait> {
         let state = self.lock();
         let was_ready = state.ready_at.is_some_and(|ready| ready <= came);

@@ -19,7 +19,8 @@ impl ServerLease {
         self.until.store(micros, Ordering::Release);
     }
 
-    /// Returns whether the server may run here. A process that was paused reads the clock before its timers ring.
+    /// Returns whether the server may run here. A process that was paused reads the clock before
+    /// its timers ring.
     pub(crate) fn is_held(&self, now: Moment) -> bool {
         now.elapsed().as_micros() < u128::from(self.until.load(Ordering::Acquire))
     }

@@ -108,8 +108,8 @@ async fn follow(gateway: &Running, flags: &TapFlags) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the gateway that has a destination of this name; `None` if no gateway has. An error names
-/// those that the user has to choose from.
+/// Returns the gateway that has a destination of this name; `None` if no gateway has. An error
+/// names those that the user has to choose from.
 pub(crate) fn choose<'a>(
     running: &'a [Running],
     name: &str,

@@ -33,7 +33,8 @@ const DEEPEST_DESCENT: usize = 1024;
 /// build for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The kernel's own link to the program: it leads to the same file after an upgrade has replaced it.
+/// The kernel's own link to the program: it leads to the same file after an upgrade has replaced
+/// it.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Returns the program that this process runs.
@@ -81,7 +82,8 @@ pub fn close_to_children() -> io::Result<()> {
     )?)
 }
 
-/// Makes orphans among the descendants of this process its children. Returns whether the system can.
+/// Makes orphans among the descendants of this process its children. Returns whether the system
+/// can.
 pub(crate) fn adopt_orphans() -> io::Result<bool> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     Ok(true)
@@ -188,7 +190,8 @@ pub(crate) fn children() -> Vec<Pid> {
         .collect()
 }
 
-/// Returns the environment that a process was started with: `NAME=value`, each ended by a zero byte.
+/// Returns the environment that a process was started with: `NAME=value`, each ended by a zero
+/// byte.
 pub(crate) fn environment_of(pid: Pid) -> Option<Vec<u8>> {
     let mut environment = Vec::new();
     let file = fs::File::open(format!("/proc/{pid}/environ")).ok()?;

@@ -42,8 +42,8 @@ pub fn config_home(home: &Path) -> PathBuf {
     home.join("Library/Application Support")
 }
 
-/// Returns a name by which a pipe among the standard streams can be opened once more. There is none:
-/// `/dev/fd` gives the same opening again, with the flags that other processes share.
+/// Returns a name by which a pipe among the standard streams can be opened once more. There is
+/// none: `/dev/fd` gives the same opening again, with the flags that other processes share.
 pub fn reopenable(_standard_stream: u8) -> Option<PathBuf> {
     None
 }
@@ -65,7 +65,8 @@ pub fn close_to_children() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes orphans among the descendants of this process its children. Returns whether the system can.
+/// Makes orphans among the descendants of this process its children. Returns whether the system
+/// can.
 pub(crate) fn adopt_orphans() -> io::Result<bool> {
     Ok(false)
 }

@@ -1,8 +1,8 @@
 //! The snapshot as JSON: what `rialto ps`, `rialto top` and other readers of the admin socket get.
 //!
 //! The form is described in `docs/looking.md`. Members are added, and none changes its meaning
-//! without another number in `snapshot`. A value that was not observed is `null`; every time is an age
-//! in milliseconds.
+//! without another number in `snapshot`. A value that was not observed is `null`; every time is an
+//! age in milliseconds.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! References in the values of hosts, and the same in `destinations.yml`.
 //!
-//! Each host has its own way to write "the variable X". What only the host knows, such as the folder
-//! that is open in an editor, has no counterpart and is named.
+//! Each host has its own way to write "the variable X". What only the host knows, such as the
+//! folder that is open in an editor, has no counterpart and is named.
 
 use std::path::Path;
 

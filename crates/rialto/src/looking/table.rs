@@ -1,7 +1,7 @@
 //! Snapshots as a table: for `ps` once, for `top` again and again.
 //!
-//! A value that was not observed is shown as a dash. Names come from servers and clients, so each is
-//! escaped.
+//! A value that was not observed is shown as a dash. Names come from servers and clients, so each
+//! is escaped.
 
 use std::fmt::Write as _;
 use std::time::Duration;

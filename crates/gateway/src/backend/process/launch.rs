@@ -129,8 +129,8 @@ impl Launcher {
     }
 
     /// Also ends processes that leave the group of their child, where the system allows it: orphans
-    /// among the descendants of this process become its children. Call it inside a runtime, which waits for them when they
-    /// die.
+    /// among the descendants of this process become its children. Call it inside a runtime, which
+    /// waits for them when they die.
     pub fn adopting(mut self) -> Self {
         match platform::adopt_orphans() {
             Ok(true) => {

@@ -3,8 +3,8 @@
 //!
 //! Each child is started with a mark in its environment, which every process that it starts
 //! inherits. An orphan among its descendants comes to Rialto, which is their subreaper
-//! ([`platform::adopt_orphans`]); by the mark it is known whose it was. The warden, which is no ancestor of
-//! theirs, finds the marked ones among all processes.
+//! ([`platform::adopt_orphans`]); by the mark it is known whose it was. The warden, which is no
+//! ancestor of theirs, finds the marked ones among all processes.
 //!
 //! A process that clears its environment as well is not found. It is left alone: what comes to
 //! Rialto unmarked may be a browser that was opened for a person.
