@@ -93,7 +93,7 @@ function frame(screen, name, here) {
       ${state ? html`<p class="where">${state.url ?? 'no listener'}<span class="soft"> · ${state.rialto} · up ${duration(state.up_ms + Date.now() - store.received)}</span></p>` : nothing}
       ${liveness()}
       ${store.facts?.signed_in
-        ? html`<p class="who">${store.facts.signed_in} <button class="small" type="button" @click=${leave}>Sign out</button></p>`
+        ? html`<p class="account">${store.facts.signed_in} <button class="small" type="button" @click=${leave}>Sign out</button></p>`
         : nothing}
     </header>
     <nav class="screens" aria-label="Screens"><ul>

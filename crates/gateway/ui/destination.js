@@ -1,5 +1,5 @@
 // @ts-check
-// One destination: why it fails, how to use it, and what its server said of itself. Its texts are
+// One destination: why it fails, how to use it, and what its server shows of itself. Its texts are
 // those of a server that may be hostile: they become text nodes and nothing else.
 
 import { html, nothing } from './lit-html.js';
@@ -72,7 +72,7 @@ function why(one, detail) {
     ${failing && last.length > 0
       ? html`<h3>The last lines that it wrote on stderr</h3><pre class="from" role="group" tabindex="0" aria-label="Last lines on stderr">${last.join('\n')}</pre>`
       : nothing}
-    ${failing && !one.members ? html`<p>Mend what this says. Rialto tries again with the next call; <em>${askLabel(one)}</em> below is one.</p>` : nothing}
+    ${failing && !one.members ? html`<p>Mend what this names. Rialto tries again with the next call; <em>${askLabel(one)}</em> below is one.</p>` : nothing}
     ${reasons.length > 0
       ? html`<dl class="reasons">${reasons.map((reason) => html`<div>
           <dt><code>${reason.reason}</code> <span class="soft">${reason.count > 0 ? `${plural(reason.count, 'time')} since the start, ${count(reason.recent)} in the last 5 min` : 'now'}${reason.blame ? ` · comes from ${BLAMES[reason.blame] ?? reason.blame}` : ''}</span></dt>
@@ -237,8 +237,8 @@ function policy(one) {
 /** @param {Tool} tool */
 function hints(tool) {
   const words = { readOnlyHint: 'only reads', destructiveHint: 'may destroy', idempotentHint: 'may be repeated', openWorldHint: 'reaches other systems' };
-  const said = Object.entries(words).flatMap(([key, word]) => (tool.annotations?.[key] === true ? [word] : []));
-  return said.length > 0 ? `The server says: ${said.join(', ')}.` : nothing;
+  const hinted = Object.entries(words).flatMap(([key, word]) => (tool.annotations?.[key] === true ? [word] : []));
+  return hinted.length > 0 ? `The server says: ${hinted.join(', ')}.` : nothing;
 }
 
 /** @param {unknown} value */

@@ -65,7 +65,7 @@ function entry(call, state) {
       bodySize: call.response_bytes,
     },
     cache: {},
-    // Where the server's work and its answer cannot be told apart, both are in `wait`.
+    // Where the server's work and its answer cannot be separated, both are in `wait`.
     timings: {
       blocked: call.waited_ms === null ? -1 : before,
       dns: -1,

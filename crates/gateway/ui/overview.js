@@ -1,5 +1,5 @@
 // @ts-check
-// All destinations at a glance: what is wrong first, then who calls, then each of them.
+// All destinations at a glance: what is wrong first, then callers, then each of them.
 
 import { html, nothing } from './lit-html.js';
 import { details } from './api.js';
@@ -119,13 +119,13 @@ function figure(name, value, note = '', tone = '') {
 function mostCalls() {
   const found = callers(Date.now()).slice(0, LEADERS);
   const most = found[0]?.calls ?? 1;
-  return html`<section class="panel" aria-labelledby="who">
-    <h2 id="who">Who calls most</h2>
+  return html`<section class="panel" aria-labelledby="callers">
+    <h2 id="callers">Who calls most</h2>
     <p class="soft">${sinceText()}</p>
     ${found.length === 0
       ? html`<p class="empty">No calls of tools, prompts or resources seen.</p>`
       : html`<ol class="ranks">${found.map((one) => html`<li>
-          <span class="name"><a href=${`#/calls?${new URLSearchParams(one.client ? { client: one.client } : { caller: one.caller })}`}>${one.who}</a>
+          <span class="name"><a href=${`#/calls?${new URLSearchParams(one.client ? { client: one.client } : { caller: one.caller })}`}>${one.name}</a>
             <span class="soft">${one.client ? `${one.caller} · ` : ''}${listed(one.destinations.slice(0, 3))}${one.destinations.length > 3 ? ` and ${one.destinations.length - 3} more` : ''}</span></span>
           <svg class="rank" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true"><rect class="rail" width="100" height="6"/><rect class="fill" width=${(one.calls / most) * 100} height="6"/></svg>
           <span class="number">${plural(one.calls, 'call')}${one.failed > 0 ? html` <span class="bad">${count(one.failed)} not ok</span>` : nothing}</span>

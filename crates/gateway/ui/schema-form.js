@@ -1,5 +1,5 @@
 // @ts-check
-// A form from a JSON schema. What the schema says that a form cannot, can be written as JSON.
+// A form from a JSON schema. What a form cannot express is written as JSON.
 
 import { html, nothing, render } from './lit-html.js';
 

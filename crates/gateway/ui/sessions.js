@@ -1,5 +1,5 @@
 // @ts-check
-// Who is connected, by session. Modern clients have none, and the screen says so.
+// The clients that are connected, by session. Modern clients have none, and the screen tells it.
 
 import { html, nothing } from './lit-html.js';
 import { endSession } from './api.js';

@@ -89,7 +89,7 @@ function open() {
   source.addEventListener('calls', (event) => takeCalls(JSON.parse(event.data)));
 }
 
-/** Learns who the reader is to the gateway; without an answer the next stream is as good a time. */
+/** Fetches the account of the reader; without an answer the next stream is as good a time. */
 async function learnFacts() {
   try {
     store.facts = (await fetchState()).page;
@@ -235,12 +235,12 @@ function isCounted(call) {
 }
 
 /**
- * Returns who called most within the last five minutes.
+ * Returns the callers with the most calls within the last five minutes.
  * @param {number} now
- * @returns {{ who: string, caller: string, client: string | null, calls: number, failed: number, destinations: string[] }[]}
+ * @returns {{ name: string, caller: string, client: string | null, calls: number, failed: number, destinations: string[] }[]}
  */
 export function callers(now) {
-  /** @type {Map<string, { who: string, caller: string, client: string | null, calls: number, failed: number, destinations: string[] }>} */
+  /** @type {Map<string, { name: string, caller: string, client: string | null, calls: number, failed: number, destinations: string[] }>} */
   const found = new Map();
   for (let index = store.calls.length - 1; index >= 0; index -= 1) {
     const call = store.calls[index];
@@ -249,7 +249,7 @@ export function callers(now) {
     const key = JSON.stringify([call.client, call.principal]);
     let entry = found.get(key);
     if (!entry) {
-      entry = { who: call.client ?? call.principal, caller: call.principal, client: call.client, calls: 0, failed: 0, destinations: [] };
+      entry = { name: call.client ?? call.principal, caller: call.principal, client: call.client, calls: 0, failed: 0, destinations: [] };
       found.set(key, entry);
     }
     entry.calls += 1;

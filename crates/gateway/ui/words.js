@@ -118,7 +118,7 @@ export const PHASES = /** @type {const} */ ([
   { key: 'streaming_ms', word: 'streaming', of: 'of the answer', waits: 'the answer was being sent' },
 ]);
 
-/** What is left of a call where the server's work and the sending of its answer cannot be told apart. */
+/** What is left of a call where the server's work and the sending of its answer cannot be separated. */
 const REST = { word: 'server and streaming', waits: 'the server worked on it, and its answer was being sent' };
 
 /**
