@@ -232,6 +232,50 @@ fn files_of_a_third_era_are_listed() {
     );
 }
 
+/// Returns the names of the tasks that a text starts, as they are written.
+fn names_of_tasks(text: &str) -> Vec<&str> {
+    let product = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or(text);
+    let mut names = Vec::new();
+    for start in ["tasks::spawn(", "tasks::spawn_on("] {
+        for (at, _) in product.match_indices(start) {
+            // The name is the first literal.
+            names.extend(product[at..].split('"').nth(1));
+        }
+    }
+    names
+}
+
+#[test]
+fn tasks_of_the_product_are_in_the_page() {
+    let page = page();
+    let table = section(&page, "Tasks and locks");
+    let rows = table.lines().filter(|line| line.starts_with('|'));
+    let first: Vec<&str> = rows.filter_map(|row| row.split('|').nth(1)).collect();
+    let listed: BTreeSet<String> = codes(&first.join("\n")).into_iter().collect();
+    let mut started: BTreeSet<String> = BTreeSet::new();
+    for folder in crate::PRODUCT {
+        for path in source::files(&source::repository().join(folder), ".rs") {
+            let relative = source::relative(&path);
+            if relative.ends_with("/tests.rs") || relative.contains("/tests/") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("the file is text");
+            started.extend(names_of_tasks(&text).into_iter().map(str::to_owned));
+        }
+    }
+    assert!(started.len() > 20, "{started:?}");
+    assert_eq!(
+        started, listed,
+        "the tasks that are started, and those in section \"Tasks and locks\" of ARCHITECTURE.md"
+    );
+}
+
+#[test]
+fn names_of_tasks_are_their_first_literals() {
+    let text = "tasks::spawn(\"one\", f());\ntasks::spawn_on(\n  thread,\n  \"two\", g(\"x\"));\nspawn(\"no\")\n#[cfg(test)]\nmod tests {\n tasks::spawn(\"three\", f()) }";
+    assert_eq!(names_of_tasks(text), ["one", "two"]);
+}
+
 #[test]
 fn lines_of_the_page_are_no_wider_than_the_others() {
     for (number, line) in page().lines().enumerate() {

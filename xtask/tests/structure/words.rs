@@ -64,10 +64,15 @@ const COINED: &[&str] = &[
 /// Where each word occurs: `folder word` to `file:line`.
 pub(crate) type Places = BTreeMap<String, Vec<String>>;
 
+/// Files with words: source, tests, documents, the page and the texts of packages.
+const ENDINGS: [&str; 12] = [
+    ".rs", ".md", ".conv", ".toml", ".yml", ".mjs", ".py", ".js", ".html", ".css", ".sh", ".yaml",
+];
+
 /// Returns where the words occur in the source, the tests and the documents.
 pub(crate) fn places() -> Places {
     let mut places = Places::new();
-    for ending in [".rs", ".md", ".conv", ".toml", ".yml", ".mjs", ".py"] {
+    for ending in ENDINGS {
         for path in source::files(&source::repository(), ending) {
             let path_text = source::relative(&path);
             // The words stand here, and in the lists.
