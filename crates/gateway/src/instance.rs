@@ -630,6 +630,8 @@ impl Instance {
             // A replacement that was wanted for the predecessor does not concern this child.
             state.replacement = None;
             state.restart_wanted = false;
+            // A client that came while this child was being started wanted this one.
+            state.link_wanted = false;
             state.is_asleep = false;
             state.link_began = Some(now);
             state.links += 1;
@@ -1290,6 +1292,31 @@ mod tests {
             .filter_map(|message| message.text(Member::Name))
             .collect();
         assert_eq!(tools, ["t1", "t2"]);
+    }
+
+    #[test]
+    fn link_that_is_up_is_no_longer_wanted() {
+        let clock = Clock::new();
+        let instance = Arc::new(Instance::new(
+            "demo".into(),
+            clock,
+            Arc::default(),
+            Arc::default(),
+            Multiplexer::new(multiplexer::Limits::default(), ClientHello::Newest),
+        ));
+        let client = Arc::new(Client::declaring(Principal::anonymous(), None, None));
+        let limits = session::Limits::default();
+        let version = Version::NEWEST_LEGACY;
+        let (_, open) = Session::open_implicit(SessionKey(1), client, limits, clock.now(), version);
+        instance.attach(SessionKey(1), Arc::new(Silent));
+        // Its child is being started already, as a child that starts with the gateway is.
+        instance.ask(clock.now(), open);
+        assert!(instance.lock().link_wanted);
+        instance.link_up(Some(7));
+        assert!(
+            !instance.take_link_wanted(),
+            "the child that is ended next is not started again"
+        );
     }
 
     /// A server that answers the handshake while the task that started it is still busy.
