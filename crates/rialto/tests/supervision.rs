@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::processes::{Process, send_signal};
-use testkit::{LEGACY, McpClient, PATIENCE, Result, Rialto, marked, wait_until};
+use testkit::{LEGACY, McpClient, PATIENCE, Result, Rialto, marked, poll_until, wait_until};
 
 async fn session(rialto: &Rialto, destination: &str) -> Result<McpClient> {
     let client = rialto.client_of(destination).await?;
@@ -574,13 +574,15 @@ async fn idle_stop_ends_an_unused_child_and_the_next_call_of_the_session_starts_
     assert_eq!(delayed.await?.text(), "slow");
     let used = *rialto.journal().starts().last().expect("it was started");
     wait_for_end(used).await;
-    let ready = client.send("GET", "/ready", &[], "").await?.reply().await?;
-    let ready = ready.expect_status(200)?.body_text();
+    // The child is gone a moment before Rialto has noted why.
     let rest = r#""server":"stopped after being idle (starts at next call)""#;
-    assert!(
-        ready.contains(rest) && ready.contains(r#""state":"idle""#),
-        "{ready}"
-    );
+    poll_until("the state of an unused server", PATIENCE, async || {
+        let ready = client.send("GET", "/ready", &[], "").await?.reply().await?;
+        let text = ready.body_text();
+        let is_idle = text.contains(rest) && text.contains(r#""state":"idle""#);
+        Ok::<_, testkit::Failure>((is_idle && ready.status == 200).then_some(()))
+    })
+    .await?;
     let again = client.call(2, "pid", "{}").await?;
     let next = *rialto.journal().starts().last().expect("it was started again");
     assert_eq!(again.text(), next.to_string());

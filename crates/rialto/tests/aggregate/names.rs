@@ -185,12 +185,12 @@ async fn name_that_two_members_claim_is_shown_for_none_and_reported() -> Result<
         withheld.contains("`pid` of `a`") && withheld.contains("`pid` of `b`"),
         "{withheld}"
     );
-    assert!(
-        rialto.logs().iter().any(|line| line["what"]
-            .as_str()
-            .is_some_and(|what| what.contains("`pid` of `a`"))),
-        "the log names it"
-    );
+    let names_it = |line: &Value| {
+        let what = line["what"].as_str();
+        what.is_some_and(|what| what.contains("`pid` of `a`"))
+    };
+    let what = "the log line that names it";
+    rialto.wait_for_log(what, testkit::PATIENCE, names_it).await;
     Ok(())
 }
 
