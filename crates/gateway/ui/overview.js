@@ -69,11 +69,11 @@ function headline(state, wrong) {
  */
 function alarm(one, draw) {
   const state = stateOf(one);
-  const said = one.transport === 'stdio' ? details.read(one.name, draw).value?.stderr[0]?.lines.at(-1) : undefined;
+  const lastLine = one.transport === 'stdio' ? details.read(one.name, draw).value?.stderr[0]?.lines.at(-1) : undefined;
   return html`<li class="alarm ${state.tone}">
     ${icon(state.sign)}
-    <p><strong>${one.name}</strong> is ${state.word}: <span class="from">${one.error ?? state.note}</span>${said
-      ? html`<br><span class="soft">last line on stderr:</span> <code class="from">${said.slice(0, 300)}</code>`
+    <p><strong>${one.name}</strong> is ${state.word}: <span class="from">${one.error ?? state.note}</span>${lastLine
+      ? html`<br><span class="soft">last line on stderr:</span> <code class="from">${lastLine.slice(0, 300)}</code>`
       : nothing}</p>
     <a class="button" href=${address('destination', one.name)}>Why it fails<span class="unseen"> (${one.name})</span></a>
   </li>`;

@@ -237,12 +237,17 @@ impl Aggregate {
         let Some(store) = &self.shared.offers else { return };
         let members = self.members();
         for (name, endpoint) in members.shared() {
-            let mut known = self.known.lock();
-            if known.get(name).is_none_or(|known| known.offer.is_none()) {
-                known.change(name, |known| {
-                    known.offer = store.load(name, &endpoint.settings.backend);
-                });
+            if self.known_offer(name).is_some() {
+                continue;
             }
+            // It reads a file, so that no lock is held meanwhile.
+            let Some(stored) = store.load(name, &endpoint.settings.backend) else {
+                continue;
+            };
+            let mut known = self.known.lock();
+            known.change(name, |known| {
+                known.offer.get_or_insert(stored);
+            });
         }
     }
 

@@ -101,7 +101,7 @@ impl Aggregate {
     }
 
     /// Returns the offer of a member that all callers share, if it is known.
-    fn known_offer(&self, member: &str) -> Option<Arc<Offer>> {
+    pub(super) fn known_offer(&self, member: &str) -> Option<Arc<Offer>> {
         self.known.lock().get(member)?.offer.clone()
     }
 
