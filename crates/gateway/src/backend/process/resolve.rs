@@ -19,7 +19,8 @@ pub enum ResolveError {
     #[error("the command is empty: write the program to run as its first element")]
     Empty,
     #[error(
-        "program `{program}` was not found in PATH ({searched}): install it, correct the name, or write its full path"
+        "program `{program}` was not found in PATH: {}, or write its full path; searched: {searched}",
+        installation(program)
     )]
     NotInPath { program: String, searched: String },
     #[error(
@@ -69,6 +70,19 @@ pub fn resolve(program: &str, cwd: Option<&Path>, path: Option<&OsStr>) -> Resul
         program: program.to_owned(),
         searched: path.to_string_lossy().into_owned(),
     }))
+}
+
+/// Returns how a program comes to a machine that lacks it. For those that start most servers, that
+/// is another product than the name tells.
+fn installation(program: &str) -> &'static str {
+    match program {
+        "node" | "npm" | "npx" => "install Node.js (https://nodejs.org)",
+        "uv" | "uvx" => "install uv (https://docs.astral.sh/uv)",
+        "docker" => "install Docker (https://docs.docker.com/get-docker)",
+        "bun" | "bunx" => "install Bun (https://bun.sh)",
+        "deno" => "install Deno (https://deno.com)",
+        _ => "install it, correct the name",
+    }
 }
 
 fn absolute(cwd: Option<&Path>, path: &Path) -> PathBuf {
@@ -200,6 +214,18 @@ mod tests {
             ),
             "{error:?}"
         );
+    }
+
+    #[test]
+    fn remedy_comes_before_the_directories_that_were_searched() {
+        let path = Some(OsStr::new("/nowhere/a:/nowhere/b"));
+        let said = |program: &str| resolve(program, None, path).unwrap_err().to_string();
+        assert_eq!(
+            said("npx"),
+            "program `npx` was not found in PATH: install Node.js (https://nodejs.org), or write its full path; \
+             searched: /nowhere/a:/nowhere/b"
+        );
+        assert!(said("my-server").contains("install it, correct the name, or write its full path; searched"));
     }
 
     #[test]
