@@ -183,8 +183,8 @@ fn checksums(text: &str) -> anyhow::Result<BTreeMap<String, String>> {
             .with_context(|| format!("SHA256SUMS: `{line}` is not a checksum and a name"))?;
         let name = name.trim_start_matches([' ', '*']);
         let is_hash = sha256.len() == 64 && sha256.bytes().all(|byte| byte.is_ascii_hexdigit());
-        // A name becomes a part of addresses and of scripts.
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte);
+        // A name becomes a part of addresses and of scripts. deb and rpm have `~` before a release.
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+~-".contains(&byte);
         if !is_hash || name.is_empty() || !name.bytes().all(is_plain) {
             bail!("SHA256SUMS: `{line}` is not a checksum and the name of a file");
         }
@@ -222,6 +222,16 @@ mod tests {
         assert!(release.downloads("rialto-1.2.3-x.tar.gz", ".tar.gz").is_empty());
         assert!(release.has("rialto-1.2.3-x.tar.gz") && !release.has("rialto-1.2.3"));
         assert_eq!(release.archive("y", "tar.gz"), None);
+    }
+
+    #[test]
+    fn files_of_a_rehearsal_are_read_too() {
+        let names = [
+            "rialto_0.1.0~untagged.g0123abcd_amd64.deb",
+            "x-0.1.0.dev0+untagged.whl",
+        ];
+        let sums: String = names.map(line).concat();
+        assert_eq!(checksums(&sums).expect("names of packages").len(), 2);
     }
 
     #[test]
