@@ -182,11 +182,18 @@ fn seen_by_mcporter(home: &Home) -> Vec<(String, usize)> {
 /// Returns how many tools the Inspector lists for an entry of a file.
 fn inspected(home: &Home, file: &str, name: &str) -> usize {
     let file = home.path(file);
+    // It hands a server `HOME`, `PATH` and a few more. These keep what it starts in the test's home,
+    // and short-lived.
+    let run = format!("XDG_RUNTIME_DIR={}", home.path("run").display());
     let (said, _) = host(
         home,
         "mcp-inspector",
         &[
             "--cli",
+            "-e",
+            &run,
+            "-e",
+            "RIALTO_IDLE_EXIT=1s",
             "--config",
             file.to_str().unwrap(),
             "--server",
