@@ -4,7 +4,8 @@
 //! due: `server/discover` of the modern era, or `initialize` of the legacy era. Only an answer
 //! decides. Silence concludes nothing: after [`SILENCE`] without an answer to `server/discover`,
 //! `initialize` is sent too, and the first success wins. A server that refuses both eras is
-//! reported, and the next client starts the negotiation again.
+//! reported, and the next client starts the negotiation again. What a server refused before any
+//! client was there turns no client away: it is asked once more.
 //!
 //! The machine sends nothing itself. [`crate::multiplexer`] asks it with [`Negotiation::due`],
 //! sends, and reports with the `handle_*` methods.
@@ -254,6 +255,8 @@ enum Attempt {
     Unsent,
     Sent,
     Refused(HandshakeRefusal),
+    /// Refused while there was no client. It decides nothing for clients that come later.
+    RefusedToNoClient,
 }
 
 /// The machine, for one instance and all its links.
@@ -345,7 +348,7 @@ impl Negotiation {
         match self.attempt(first) {
             Attempt::Unsent => Some(first),
             Attempt::Sent => other.filter(|_| self.other_at.is_some_and(|at| at <= now)),
-            Attempt::Refused(_) => other,
+            Attempt::Refused(_) | Attempt::RefusedToNoClient => other,
         }
     }
 
@@ -381,6 +384,16 @@ impl Negotiation {
         self.other_at = None;
     }
 
+    /// What is due cannot be sent, since no client is there whose `initialize` it would be.
+    pub(crate) fn handle_no_client(&mut self) {
+        for era in Era::ALL {
+            let attempt = self.attempt_mut(era);
+            if matches!(attempt, Attempt::Refused(_)) {
+                *attempt = Attempt::RefusedToNoClient;
+            }
+        }
+    }
+
     /// The server has accepted this era. Returns what it has shown.
     pub(crate) fn handle_success(&mut self, era: Era) -> ShownEras {
         self.answered = true;
@@ -408,13 +421,15 @@ impl Negotiation {
             return AfterRefusal::GoOn;
         }
         *self.attempt_mut(era) = Attempt::Refused(refusal);
-        let other = era.other();
-        let may_try_other = match (self.plan, self.attempt(other)) {
-            (_, Attempt::Sent) | (EraPlan::First(_), Attempt::Unsent) => true,
-            (EraPlan::Only(_), Attempt::Unsent) | (_, Attempt::Refused(_)) => false,
-        };
-        if may_try_other {
-            return AfterRefusal::GoOn;
+        let plan = self.plan;
+        let other = self.attempt_mut(era.other());
+        match (plan, &other) {
+            (_, Attempt::Sent) | (EraPlan::First(_), Attempt::Unsent) => return AfterRefusal::GoOn,
+            (EraPlan::First(_), Attempt::RefusedToNoClient) => {
+                *other = Attempt::Unsent;
+                return AfterRefusal::GoOn;
+            }
+            (EraPlan::Only(_), Attempt::Unsent | Attempt::RefusedToNoClient) | (_, Attempt::Refused(_)) => {}
         }
         let shown = self.refused();
         let refusals = [
@@ -427,7 +442,7 @@ impl Negotiation {
         // `server/discover`.
         let refused = refusals.into_iter().find_map(|(era, attempt)| match attempt {
             Attempt::Refused(refusal) => Some((era, refusal)),
-            Attempt::Unsent | Attempt::Sent => None,
+            Attempt::Unsent | Attempt::Sent | Attempt::RefusedToNoClient => None,
         });
         let (era, refusal) = refused.expect("this era was refused");
         AfterRefusal::GiveUp { era, refusal, shown }
@@ -436,7 +451,7 @@ impl Negotiation {
     /// Returns what the server has refused on this link so far.
     fn refused(&self) -> ShownEras {
         let refused = |attempt: &Attempt| match attempt {
-            Attempt::Refused(_) => Some(false),
+            Attempt::Refused(_) | Attempt::RefusedToNoClient => Some(false),
             Attempt::Unsent | Attempt::Sent => None,
         };
         ShownEras {
@@ -489,6 +504,16 @@ mod tests {
     fn refusal() -> HandshakeRefusal {
         let text = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}"#;
         HandshakeRefusal::Answer(Message::own(text.to_owned()))
+    }
+
+    /// Returns a negotiation in which `server/discover` was refused when no client was there.
+    fn refused_to_no_client() -> Negotiation {
+        let mut negotiation = first(Era::Modern);
+        send(&mut negotiation, NOW, Era::Modern);
+        let after = negotiation.handle_refusal(Era::Modern, refusal());
+        assert!(matches!(after, AfterRefusal::GoOn));
+        negotiation.handle_no_client();
+        negotiation
     }
 
     /// Sends what is due, and expects it to be of this era.
@@ -614,6 +639,42 @@ mod tests {
                 assert_eq!(shown.first(era), era, "nothing is concluded from a contradiction");
             }
         }
+    }
+
+    #[test]
+    fn era_refused_to_no_client_is_tried_once_more_for_the_first_one() {
+        for later in [EraPlan::First(Era::Modern), EraPlan::First(Era::Legacy)] {
+            let mut negotiation = refused_to_no_client();
+            negotiation.set_plan(later);
+            send(&mut negotiation, NOW, Era::Legacy);
+            let after = negotiation.handle_refusal(Era::Legacy, refusal());
+            assert!(matches!(after, AfterRefusal::GoOn));
+            send(&mut negotiation, NOW, Era::Modern);
+            assert_eq!(negotiation.due(NOW.after(SILENCE)), None);
+            let AfterRefusal::GiveUp { era, shown, .. } = negotiation.handle_refusal(Era::Modern, refusal())
+            else {
+                panic!("both eras were refused to a client");
+            };
+            assert_eq!(era, Era::Legacy);
+            assert_eq!(shown.speaks(Era::Modern), Some(false));
+        }
+    }
+
+    #[test]
+    fn era_refused_to_no_client_is_not_tried_for_one_that_the_other_suits() {
+        let mut negotiation = refused_to_no_client();
+        send(&mut negotiation, NOW, Era::Legacy);
+        let shown = negotiation.handle_success(Era::Legacy);
+        assert_eq!(shown.first(Era::Modern), Era::Legacy, "it is remembered");
+
+        let mut negotiation = refused_to_no_client();
+        negotiation.set_plan(EraPlan::Only(Era::Legacy));
+        send(&mut negotiation, NOW, Era::Legacy);
+        let after = negotiation.handle_refusal(Era::Legacy, refusal());
+        assert!(
+            matches!(after, AfterRefusal::GiveUp { .. }),
+            "it may not be tried"
+        );
     }
 
     #[test]

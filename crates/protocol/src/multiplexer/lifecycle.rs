@@ -481,4 +481,67 @@ mod tests {
         machine.handle_link_up(Moment::START.after(SILENCE));
         assert!(sent(&mut machine).contains("initialize"));
     }
+    fn answer(machine: &mut Multiplexer, line: &'static str) {
+        machine.handle_line(Moment::START, Bytes::from_static(line.as_bytes()));
+    }
+
+    fn tells(machine: &mut Multiplexer) -> Vec<Tell> {
+        let outputs = std::iter::from_fn(|| machine.poll_output());
+        let tells = outputs.filter_map(|output| match output {
+            Output::Tell(tell) => Some(tell),
+            Output::Shown(_) | Output::WantLink | Output::Replace { .. } | Output::Noise { .. } => None,
+        });
+        tells.collect()
+    }
+
+    /// Returns a machine whose server has refused `server/discover` when no client was there, and
+    /// then the `initialize` of the first one.
+    fn refused_before_and_by_the_first_client() -> Multiplexer {
+        let mut machine = machine();
+        machine.plan_eras(EraPlan::First(Era::Modern));
+        machine.initialize_at_start();
+        machine.handle_link_up(Moment::START);
+        assert!(sent(&mut machine).contains("server/discover"));
+        answer(
+            &mut machine,
+            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"loading"}}"#,
+        );
+        assert_eq!(sent(&mut machine), "", "there is no client to introduce");
+        open(&mut machine, 1);
+        assert!(sent(&mut machine).contains("initialize"));
+        answer(
+            &mut machine,
+            r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32601,"message":"gone"}}"#,
+        );
+        machine
+    }
+
+    #[test]
+    fn refusal_of_an_era_to_no_client_turns_no_client_away() {
+        let mut machine = refused_before_and_by_the_first_client();
+        assert!(tells(&mut machine).is_empty(), "the client waits on");
+        assert!(sent(&mut machine).contains("server/discover"));
+        answer(
+            &mut machine,
+            r#"{"jsonrpc":"2.0","id":3,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}"#,
+        );
+        let tells = tells(&mut machine);
+        assert!(matches!(&tells[..], [Tell::Opened { server_info, .. }] if server_info.era == Era::Modern));
+    }
+
+    #[test]
+    fn client_that_both_eras_are_refused_to_gets_the_refusal_of_its_initialize() {
+        let mut machine = refused_before_and_by_the_first_client();
+        assert!(sent(&mut machine).contains("server/discover"));
+        answer(
+            &mut machine,
+            r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32603,"message":"loading"}}"#,
+        );
+        let tells = tells(&mut machine);
+        let [Tell::Reply { message, .. }] = &tells[..] else {
+            panic!("one answer, not {tells:?}");
+        };
+        assert!(String::from_utf8_lossy(message.bytes()).contains("gone"));
+        assert_eq!(sent(&mut machine), "", "no era is tried for ever");
+    }
 }

@@ -281,7 +281,11 @@ impl Link {
     /// Sends the first messages that are due. Returns whether there were any.
     pub(super) fn negotiate(&mut self, now: Moment, ledger: &mut Ledger) -> bool {
         let mut sent = false;
-        while let Some(era) = self.negotiation.due(now).filter(|era| self.face.can_begin(*era)) {
+        while let Some(era) = self.negotiation.due(now) {
+            if !self.face.can_begin(era) {
+                self.negotiation.handle_no_client();
+                break;
+            }
             let id = ledger.next_wire();
             self.face.begin(era, id, ledger.outgoing.end());
             ledger.enter(id, Pending::Handshake(era));
