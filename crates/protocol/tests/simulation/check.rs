@@ -116,6 +116,8 @@ struct Judge {
     /// may have been held back, and show nothing about what else the stream has carried.
     events: BTreeMap<(usize, u64, u64), u64>,
     gaps: BTreeSet<usize>,
+    /// Of each stream, the events after which it was read that others are lost.
+    marks: BTreeSet<(usize, u64, u64)>,
     /// The last notice of each server, on each GET stream.
     notices: BTreeMap<usize, BTreeMap<usize, u64>>,
     /// The member of an aggregate that each call of a session is for.
@@ -262,13 +264,18 @@ impl Judge {
                 }
                 self.places.insert(*connection, (*stream, *number));
                 let read = (*session, *stream, 0)..=(*session, *stream, *number);
+                // A client that goes on after a mark has read it, and is owed nothing from before it.
+                let before = (*session, *stream, 0)..(*session, *stream, *number);
+                let mark = self.marks.range(before).next_back().copied();
                 let mut last: BTreeMap<usize, u64> = BTreeMap::new();
-                for (_, seq) in self.events.range(read) {
-                    let server = self.written.get(seq).map(|(backend, ..)| *backend);
-                    last.extend(server.map(|backend| (backend, *seq)));
-                }
-                for (backend, seq) in &last {
+                for (event, seq) in self.events.range(read) {
+                    let Some((backend, ..)) = self.written.get(seq) else {
+                        continue;
+                    };
                     self.seqs.insert((*connection, *backend), *seq);
+                    if mark.is_none_or(|mark| mark < *event) {
+                        last.insert(*backend, *seq);
+                    }
                 }
                 if post.is_none() {
                     self.notices.insert(*connection, last);
@@ -478,8 +485,11 @@ impl Judge {
             } => {
                 self.check_read(at, *session, *connection, (*stream, *number), *seq, *post);
             }
-            Fact::GapRead { connection } => {
+            Fact::GapRead { session, connection } => {
                 self.gaps.insert(*connection);
+                if let Some((stream, number)) = self.places.get(connection) {
+                    self.marks.insert((*session, *stream, *number));
+                }
             }
             Fact::LinkDown { backend, epoch } => {
                 self.epochs_down.insert((*backend, *epoch));
@@ -957,4 +967,71 @@ impl Judge {
         }
         self.wrongs.append(&mut wrongs);
     }
+}
+
+/// Returns what is wrong if a client reads the first notice of a server on one connection, goes on
+/// after an event of Rialto's own, and then reads the third. `has_mark`: that event came after a
+/// mark that others are lost.
+fn faults_of_a_resumed_stream(has_mark: bool) -> Vec<String> {
+    let wrote = |seq| Fact::ServerWrote {
+        backend: 0,
+        seq,
+        post: None,
+        kind: Kind::ListChanged,
+        uri: None,
+        attached: 1,
+    };
+    let (session, stream) = (0, 1);
+    let read = |connection, number, seq| Fact::ClientRead {
+        session,
+        connection,
+        stream,
+        number,
+        seq,
+        post: None,
+    };
+    let mut history = History::default();
+    let mut note = |fact| history.note(Moment::START, fact);
+    note(Fact::SessionOpened {
+        session,
+        home: Home::Backend(0),
+        principal: "alice",
+    });
+    note(Fact::Listened {
+        session,
+        connection: 0,
+    });
+    for seq in 1..4 {
+        note(wrote(seq));
+        note(Fact::Delivered { session, seq });
+    }
+    note(read(0, 1, Some(1)));
+    if has_mark {
+        note(Fact::GapRead {
+            session,
+            connection: 0,
+        });
+    }
+    note(read(0, 8, None));
+    note(Fact::Resumed {
+        session,
+        connection: 1,
+        post: None,
+        stream,
+        number: 8,
+    });
+    note(read(1, 9, Some(3)));
+    check(&history)
+}
+
+#[test]
+fn mark_of_lost_events_holds_for_the_connection_that_goes_on_after_it() {
+    assert_eq!(faults_of_a_resumed_stream(true), Vec::<String>::new());
+    let faults = faults_of_a_resumed_stream(false);
+    assert!(
+        faults
+            .iter()
+            .any(|fault| fault.contains("missed 2 between 1 and 3")),
+        "{faults:?}"
+    );
 }

@@ -727,7 +727,10 @@ impl SimulationRun {
         let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name));
         let plain = |id: &str| EventId::parse(id.split(TOKEN_MARK).next().unwrap_or_default());
         let Some(id) = field("id: ").and_then(plain) else {
-            return self.note(Fact::GapRead { connection: at });
+            return self.note(Fact::GapRead {
+                session,
+                connection: at,
+            });
         };
         self.connections[at].last = Some(id);
         let data = field("data: ").unwrap_or_default();

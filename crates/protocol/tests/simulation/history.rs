@@ -178,6 +178,7 @@ pub(crate) enum Fact {
     },
     /// A client read that events were lost.
     GapRead {
+        session: usize,
         connection: usize,
     },
     /// A call of a client of an aggregate, by its number in its session, is for this member alone.
