@@ -313,6 +313,7 @@ impl Multiplexer {
     /// The writer has written what it took.
     pub fn handle_written(&mut self) {
         self.ledger.outgoing.handle_written();
+        self.ledger.liveness.handle_written();
     }
 
     /// Returns when `handle_deadline` is to be called.

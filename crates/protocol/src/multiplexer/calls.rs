@@ -160,6 +160,7 @@ impl Multiplexer {
             reads_events,
         } = call;
         if !self.ledger.has_room(message.len()) {
+            self.check_reading(now, reads_events);
             return self
                 .ledger
                 .overload(session, call, "bytes waiting for the server");

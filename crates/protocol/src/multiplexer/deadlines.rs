@@ -60,13 +60,26 @@ impl Multiplexer {
         }
     }
 
+    /// A call is refused, since too much waits for the server. It has no time limit that could
+    /// pass, so the server gets as much time to read or write anything at all. A server that waits
+    /// for a client's answer has no reason to read nothing.
+    pub(super) fn check_reading(&mut self, now: Moment, reads_events: bool) {
+        if self.link.carrier() != Carrier::Pipe {
+            return;
+        }
+        let until = now.after(self.ledger.limits.call_timeout(reads_events));
+        let refused = self.ledger.upcoming_wire();
+        self.ledger.liveness.expect_reading_by(until, refused);
+        self.ledger.wake_by(until);
+    }
+
     fn expire_liveness(&mut self, now: Moment) {
         let owed = match self.ledger.liveness.due(now) {
             None => return,
             Some(Due::Hung(owed)) => owed,
             Some(Due::MaybeBusy(owed)) => {
                 if let Some(until) = self.busy_until(owed) {
-                    self.ledger.liveness.postpone(until);
+                    self.ledger.liveness.postpone(owed, until);
                     return;
                 }
                 owed
@@ -78,9 +91,12 @@ impl Multiplexer {
 
     /// Returns when to look again if the server may be silent because of a call that was sent
     /// before the one it owes, and that is still within its time limit: a server may do one call at
-    /// a time, and answer no ping meanwhile.
+    /// a time, and answer no ping and read nothing meanwhile.
     fn busy_until(&self, owed: Owed) -> Option<Moment> {
-        let Owed::Call(id) = owed else { return None };
+        let id = match owed {
+            Owed::Handshake => return None,
+            Owed::Call(id) | Owed::Reading(id) => id,
+        };
         let older = self.ledger.calls().take_while(|(older, _)| *older < id);
         older
             .map(|(_, call)| call)

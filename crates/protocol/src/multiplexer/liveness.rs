@@ -8,6 +8,10 @@
 //! A server may work on one call at a time. So an older call within its time limit explains the
 //! silence, if the server has written something since the overdue call was sent. A server that was
 //! silent for the whole time of a call, and did not answer a ping either, hangs.
+//!
+//! A third one is suspected: one for which so much waits that a call found no room. Such a call is
+//! refused at once and lets no time limit pass, so only this suspicion notices a server that hangs
+//! then. Reading ends it as well, and older calls within their time limit excuse it.
 
 use std::time::Duration;
 
@@ -21,6 +25,7 @@ pub(super) struct Liveness {
     /// The first request that was sent after the server last wrote something, on stdout or stderr,
     /// or was last given an answer.
     silent_since: Option<WireId>,
+    unread: Option<UnreadQueue>,
     /// The last moment that output on stderr can move the end of a start to.
     start_horizon: Option<Moment>,
 }
@@ -32,6 +37,8 @@ pub(super) enum Owed {
     Handshake,
     /// A sign that it still works on this call, or on anything sent after it.
     Call(WireId),
+    /// That it reads what waits for it: a call found no room, which would have had this id.
+    Reading(WireId),
 }
 
 impl Owed {
@@ -39,6 +46,7 @@ impl Owed {
         match self {
             Self::Handshake => "no answer to the handshake within start_timeout",
             Self::Call(_) => "no sign of life, not even to a ping, after a call took too long",
+            Self::Reading(_) => "it read and wrote nothing, while calls found no room in what waits for it",
         }
     }
 }
@@ -54,6 +62,15 @@ struct ExpectedReply {
     hung_at: Option<Moment>,
 }
 
+#[derive(Debug)]
+struct UnreadQueue {
+    /// A server that reads and writes nothing until then is given up, unless an older call excuses
+    /// it.
+    until: Moment,
+    /// The first call that found no room.
+    refused: WireId,
+}
+
 /// What a server owes whose time is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
@@ -65,8 +82,20 @@ pub(super) enum Due {
 impl Liveness {
     /// The server has written something. `next` is the request that will be sent next.
     pub(super) fn handle_activity(&mut self, next: WireId) {
-        self.expected = None;
+        self.expect_nothing();
         self.silent_since = Some(next);
+    }
+
+    /// The writer has written what it took: the server reads, or its pipe has room.
+    pub(super) fn handle_written(&mut self) {
+        self.unread = None;
+    }
+
+    /// A call found no room, which would have had the id `refused`. The server has until this
+    /// moment to read or write anything at all, or less if another such call gives it less.
+    pub(super) fn expect_reading_by(&mut self, until: Moment, refused: WireId) {
+        let unread = self.unread.get_or_insert(UnreadQueue { until, refused });
+        unread.until = unread.until.min(until);
     }
 
     /// The server has a reason to be silent on stdout: it was given an answer that it goes on with,
@@ -117,27 +146,44 @@ impl Liveness {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
-        let expected = self.expected.as_ref()?;
-        earliest(Some(expected.until), expected.hung_at)
+        let expected = self.expected.as_ref();
+        let reply = expected.and_then(|expected| earliest(Some(expected.until), expected.hung_at));
+        let reading = self.unread.as_ref().map(|unread| unread.until);
+        earliest(reply, reading)
     }
 
     /// Returns what the server owes if its time is over. The caller then postpones or ends the
     /// expectation.
     pub(super) fn due(&self, now: Moment) -> Option<Due> {
-        let expected = self.expected.as_ref()?;
-        if expected.hung_at.is_some_and(|at| at <= now) {
-            return Some(Due::Hung(expected.owed));
+        if let Some(expected) = &self.expected {
+            if expected.hung_at.is_some_and(|at| at <= now) {
+                return Some(Due::Hung(expected.owed));
+            }
+            if expected.until <= now {
+                return Some(Due::MaybeBusy(expected.owed));
+            }
         }
-        (expected.until <= now).then_some(Due::MaybeBusy(expected.owed))
+        let unread = self.unread.as_ref().filter(|unread| unread.until <= now)?;
+        Some(Due::MaybeBusy(Owed::Reading(unread.refused)))
     }
 
-    pub(super) fn postpone(&mut self, until: Moment) {
-        if let Some(expected) = &mut self.expected {
-            expected.until = until;
+    pub(super) fn postpone(&mut self, owed: Owed, until: Moment) {
+        match owed {
+            Owed::Handshake | Owed::Call(_) => {
+                if let Some(expected) = &mut self.expected {
+                    expected.until = until;
+                }
+            }
+            Owed::Reading(_) => {
+                if let Some(unread) = &mut self.unread {
+                    unread.until = until;
+                }
+            }
         }
     }
 
     pub(super) fn expect_nothing(&mut self) {
         self.expected = None;
+        self.unread = None;
     }
 }

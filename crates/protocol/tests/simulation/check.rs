@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use protocol::multiplexer::Limits;
 use protocol::time::Moment;
 
 use crate::aggregate::READY_TIMEOUT;
 use crate::history::{Fact, History, Home, ID, Kind};
 use crate::modern_requests::FIRST;
-use crate::run::limits;
+use crate::run::{LONG_STREAM, limits};
 
 /// What is known about one request of a client.
 #[derive(Debug, Default)]
@@ -510,6 +511,9 @@ impl Judge {
                     self.subscribed.retain(|(subscriber, ..)| subscriber != session);
                 }
                 self.ended(at, *session, *post, body, reason.as_deref());
+                if body.contains("bytes waiting for the server") {
+                    self.expect_reading(at, *post);
+                }
             }
             Fact::Reloaded { members } => self.members.clone_from(members),
             Fact::Exceeded { what, found, limit } => {
@@ -526,8 +530,27 @@ impl Judge {
         let hangs = self.hung.get(&backend).is_some_and(|(_, since)| posted >= *since);
         if hangs && !self.inquisitive.contains(&backend) {
             let by = at.after(limits().request_timeout + SLACK);
-            self.replaced_by.entry(backend).or_insert(by);
+            self.replace_by(backend, by);
         }
+    }
+
+    /// A server that hangs is replaced as well if a call found no room in what waits for it, though
+    /// a question may be open. A call that was sent before may last as long as any may.
+    fn expect_reading(&mut self, at: Moment, post: usize) {
+        let Some(case) = self.cases.get(&post) else { return };
+        let hangs = |backend: usize| {
+            let hung = self.hung.get(&backend);
+            hung.is_some_and(|(_, since)| case.posted >= *since)
+        };
+        if let Some(backend) = case.owner.filter(|owner| hangs(*owner)) {
+            let longest = LONG_STREAM * Limits::MAX_EXTENSIONS + limits().question_timeout;
+            self.replace_by(backend, at.after(longest + SLACK));
+        }
+    }
+
+    fn replace_by(&mut self, backend: usize, by: Moment) {
+        let replaced_by = self.replaced_by.entry(backend).or_insert(by);
+        *replaced_by = by.min(*replaced_by);
     }
 
     /// A call is for another backend than its name tells, which reads other words.

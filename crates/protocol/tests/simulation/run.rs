@@ -223,7 +223,7 @@ pub(crate) struct SimulationRun {
     server_seq: u64,
 }
 
-const LONG_STREAM: Duration = Duration::from_secs(30);
+pub(crate) const LONG_STREAM: Duration = Duration::from_secs(30);
 /// As the configuration has it.
 const OFF: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// After this long no client starts anything new.
