@@ -37,6 +37,7 @@ cargo xtask COMMAND
                    is listed in tests/conformance/expected-failures.txt.
   simulate [--seeds N] [--first S]
                    run the simulation of the core over N seeds (1000) from S (0) on, in release
+                   with overflow checks
   simulate --seed S
                    replay one seed and print its history
   simulate-fleet [FLAG…]

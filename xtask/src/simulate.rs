@@ -99,12 +99,14 @@ pub fn run_fleet(repository: &Path, flags: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the simulation in release and gives its binary.
+/// Builds the simulation with its own profile, which checks sums for overflow, and gives its
+/// binary.
 fn build(repository: &Path) -> anyhow::Result<PathBuf> {
     let output = cargo(repository)
         .args([
             "test",
-            "--release",
+            "--profile",
+            "simulation",
             "--package",
             "rialto-protocol",
             "--test",
