@@ -4,7 +4,6 @@
 //! A service that does not run is started, once, also by hosts that start at the same moment. If
 //! there is none to be had, the server runs in this process, as it would without Rialto.
 
-pub(crate) mod search_path;
 mod start;
 
 use std::collections::BTreeMap;

@@ -21,6 +21,7 @@ pub(crate) mod plain;
 mod program;
 pub(crate) mod reference;
 pub(crate) mod safe_file;
+pub(crate) mod search_path;
 pub(crate) mod secret;
 pub(crate) mod servers;
 pub(crate) mod shape;

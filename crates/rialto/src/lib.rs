@@ -62,7 +62,7 @@ pub fn run() -> ExitCode {
         Err(error) => return error.report(),
     };
     match invocation {
-        Invocation::Serve(flags) => serve::run(&flags, &environment),
+        Invocation::Serve(flags) => serve::run(&flags, &environment, doctor::findings_of_hosts),
         Invocation::Connect(flags) => connect::run(&flags, &environment),
         Invocation::Check(flags) => check::run(&flags, &environment),
         Invocation::Audit(AuditCommand::Verify(flags)) => audit::verify(&flags, &environment),

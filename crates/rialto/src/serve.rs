@@ -30,9 +30,9 @@ use tokio::sync::oneshot;
 use crate::admin_socket::{Bound, Directory};
 use crate::config::{self, ConfigError, Environment, Loaded, LogFormat};
 use crate::flags::ServeFlags;
-use crate::hosts::overview::OwnHosts;
+use crate::hosts::overview::{Judge, OwnHosts};
 use crate::terminal::Terminal;
-use crate::{doctor, exit, fail, traces};
+use crate::{exit, fail, traces};
 use reload::{Reloader, Watch};
 use systemd::Notifier;
 
@@ -41,7 +41,8 @@ const BACKLOG: u32 = 1024;
 /// How long an immediate end may take to write its last lines.
 const LAST_LINES: Duration = Duration::from_millis(300);
 
-pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
+/// Serves until a signal ends it. `judge` finds what the page shows about the files of hosts.
+pub(crate) fn run(flags: &ServeFlags, environment: &Environment, judge: Judge) -> ExitCode {
     let (passed, address) = match passed_socket(environment) {
         Ok(passed) => passed.unzip(),
         Err(error) => return fail(exit::CANNOT_LISTEN, &error.to_string()),
@@ -106,6 +107,7 @@ pub(crate) fn run(flags: &ServeFlags, environment: &Environment) -> ExitCode {
         spans,
         admin: admin_socket.then(|| Directory::of(environment)),
         idle_exit,
+        hosts: OwnHosts::of(environment, judge),
     };
     let serving = serve(&settings, flags, environment, (threads, outlets), watched, passed);
     let code = runtime.block_on(serving);
@@ -152,6 +154,8 @@ struct Outlets {
     admin: Option<Directory>,
     /// How long no client may have been connected before it ends.
     idle_exit: Option<Duration>,
+    /// The hosts of this user, for the page.
+    hosts: OwnHosts,
 }
 
 async fn serve(
@@ -229,7 +233,7 @@ async fn serve(
         config: config.and_then(|path| std::path::absolute(path).ok()),
     });
     if listening.is_some() {
-        gateway.show_set_up(Arc::new(OwnHosts::of(environment, doctor::findings_of_hosts)));
+        gateway.show_set_up(Arc::new(outlets.hosts));
     }
     match &listening {
         Some(listening) => {

@@ -19,9 +19,9 @@ use rustix::process::Pid;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::search_path;
 use crate::admin_socket::{self, Directory};
 use crate::config::Environment;
+use crate::hosts::search_path;
 use crate::{exit, fail, user_files};
 
 /// The word that starts a program as no child of the caller.

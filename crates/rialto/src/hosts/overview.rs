@@ -22,7 +22,7 @@ const URL: &str = "URL";
 const TOKEN: &str = "<your token>";
 
 /// Judges the files of hosts. Returns findings, as `rialto doctor --json` has them.
-type Judge = fn(&Surroundings<'_>) -> Value;
+pub(crate) type Judge = fn(&Surroundings<'_>) -> Value;
 
 /// The hosts of the user that this process belongs to.
 #[derive(Debug)]

@@ -38,7 +38,7 @@ pub(crate) fn remember(environment: &Environment) -> io::Result<()> {
 }
 
 /// Returns the `PATH` of a service that this process starts.
-pub(super) fn of_service(environment: &Environment) -> String {
+pub(crate) fn of_service(environment: &Environment) -> String {
     let own = environment.get("PATH").unwrap_or_default();
     let kept = file(environment).and_then(|file| fs::read_to_string(file).ok());
     joined(own, kept.as_deref().unwrap_or_default())
