@@ -86,6 +86,15 @@ export async function keyboard(browser, { url, options }) {
   await page.locator('.about').waitFor();
   done.push(['more', (await focused(page))?.name]);
 
+  for (const screen of ['Sessions', 'Limits', 'Set-up']) {
+    await tabTo(page, new RegExp(`^${screen}$`), unseen, 400);
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { level: 1, name: new RegExp(`^${screen}`) }).waitFor();
+    // All that can have the focus comes before the first link of the page again.
+    await tabTo(page, /^Rialto$/, unseen, 400);
+    done.push([screen, await page.evaluate(() => location.hash)]);
+  }
+
   return { done: Object.fromEntries(done), unseen, faults };
 }
 

@@ -28,6 +28,13 @@ async fn every_screen_works_without_a_mouse() -> Result<()> {
     assert_contains(&seen["done"]["filtered"], &["Kind"]);
     assert_contains(&seen["done"]["more"], &["Less about"]);
     assert_eq!(seen["done"]["result"], "typed by hand");
+    for (screen, hash) in [
+        ("Sessions", "#/sessions"),
+        ("Limits", "#/limits"),
+        ("Set-up", "#/setup"),
+    ] {
+        assert_eq!(seen["done"][screen], hash);
+    }
     Ok(())
 }
 
